@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Fault points read from RDMAMIG_FAULT. */
+#include "common/fault.h"
+
+#if RM_FAULTS
+static GHashTable *load(void)
+{
+    static gsize once;
+    static GHashTable *points;
+    if (g_once_init_enter(&once)) {
+        points = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+        g_auto(GStrv) items = g_strsplit(g_getenv("RDMAMIG_FAULT") ?: "", ",", -1);
+        for (char **item = items; *item != NULL; item++) {
+            char **pair = g_strsplit(*item, "=", 2);
+            if (pair[0] != NULL)
+                g_hash_table_insert(points, g_strdup(pair[0]), g_strdup(pair[1] ?: ""));
+            g_strfreev(pair);
+        }
+        g_once_init_leave(&once, 1);
+    }
+    return points;
+}
+
+gboolean rm_fault(const char *name)
+{
+    return g_hash_table_contains(load(), name);
+}
+
+const char *rm_fault_value(const char *name)
+{
+    return g_hash_table_lookup(load(), name);
+}
+
+void rm_fault_pause(const char *name)
+{
+    const char *value = rm_fault_value(name);
+    if (value != NULL)
+        g_usleep(g_ascii_strtoull(value, NULL, 10) * 1000);
+}
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Where messages go: GLib's structured log, written to the journal if stderr is connected to it, else one line each
+ * on stderr. Modules log with g_debug(); sessions and main() report with g_message(), g_warning() and g_critical().
+ */
+#pragma once
+
+#include <glib.h>
+
+/* `program` prefixes each line on stderr. Levels: -1 warnings only, 0 messages too, 1 info too, 2 debug too.
+ * A log that cannot be written (full disk, closed pipe) is dropped: it never costs a guest. */
+void rm_log_init(const char *program, int verbosity);
+
+/* Called before each stderr line is written, so that a progress bar can clear its line; may be NULL. */
+void rm_log_set_hook(void (*before_line)(void));

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The states of a session, the same at both ends, in progress output, status, journal and docs.
+ *
+ * The rule that keeps a guest from running twice: it is the source's until the source has sent `commit`, and the
+ * destination's from then on. The destination lets it run only after it has received `commit`; the source resumes it only
+ * while it has not sent `commit`, or once the destination has answered a query with "aborted", which is irrevocable there.
+ */
+#pragma once
+
+#include <glib.h>
+
+#define RM_STATES(X)                                                                                          \
+    X(CONNECTING, "connecting") /* source owns, guest untouched; control connection being made */             \
+    X(PREFLIGHT, "preflight")   /* source owns, guest untouched; checks at both ends */                       \
+    X(ATTACHING, "attaching")   /* source owns, running; tracker being armed */                               \
+    X(PRECOPY, "precopy")       /* source owns, running; rounds; any failure leaves it running */             \
+    X(SWITCHOVER, "switchover") /* source owns, paused by us; any failure resumes it */                       \
+    X(PREPARED, "prepared")     /* source owns, paused; the destination has loaded the state and waits */     \
+    X(COMMITTED, "committed")   /* destination owns; it runs the guest as soon as it knows */                 \
+    X(DONE, "done")             /* end: destination owns and has answered `running` */                        \
+    X(REFUSED, "refused")       /* end: source owns; refused before a byte moved */                           \
+    X(FAILED, "failed")         /* end: source owns; guest as it was before */                                \
+    X(CANCELLED, "cancelled")   /* end: source owns; guest as it was before */                                \
+    X(DOUBTFUL, "doubtful")     /* end for now: commit sent, fate unknown; source stays paused */
+
+typedef enum {
+#define X(id, name) RM_STATE_##id,
+    RM_STATES(X)
+#undef X
+        RM_STATE_COUNT
+} RmState;
+
+typedef enum { RM_OWNER_SOURCE, RM_OWNER_DESTINATION, RM_OWNER_UNKNOWN } RmOwner;
+
+const char *rm_state_name(RmState state);
+RmOwner rm_state_owner(RmState state);
+const char *rm_owner_name(RmOwner owner); /* "source", "destination", "unknown" */
+gboolean rm_state_is_end(RmState state);
+
+/* Whether the table allows `from` -> `to`. */
+gboolean rm_state_may_follow(RmState from, RmState to);
