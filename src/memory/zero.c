@@ -36,10 +36,29 @@ __attribute__((target("avx2"))) static gboolean zero_avx2(const uint8_t *data, s
     return TRUE;
 }
 
+__attribute__((target("avx512f"))) static gboolean zero_avx512(const uint8_t *data, size_t length)
+{
+    for (const uint8_t *end = data + length; data < end; data += STEP) {
+        __m512i any = _mm512_setzero_si512();
+        for (unsigned i = 0; i < STEP; i += sizeof(__m512i))
+            any = _mm512_or_si512(any, _mm512_load_si512((const __m512i *)(data + i)));
+        if (_mm512_test_epi64_mask(any, any) != 0)
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static ZeroFunc choose(void)
+{
+    if (__builtin_cpu_supports("avx512f"))
+        return zero_avx512;
+    return __builtin_cpu_supports("avx2") ? zero_avx2 : zero_sse2;
+}
+
 gboolean rm_is_zero(const void *data, size_t length)
 {
     static gsize chosen;
     if (g_once_init_enter(&chosen))
-        g_once_init_leave(&chosen, (gsize)(__builtin_cpu_supports("avx2") ? zero_avx2 : zero_sse2));
+        g_once_init_leave(&chosen, (gsize)choose());
     return ((ZeroFunc)chosen)(data, length);
 }
