@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The blocks of a session by their index on the wire. Grows at its end only while data threads read it: an entry is
- * written before the count that makes it visible, and is never moved.
+ * The blocks of a session by their index on the wire. Grows at its end only while data threads read it: an
+ * entry is written before the count that makes it visible, and is never moved.
  */
 #pragma once
 
 #include "memory/block.h"
 
-#define RM_BLOCKS_ADDED_MAX 16 /* blocks that a session may add to the guest's own; it adds one, the device state */
+#define RM_BLOCKS_ADDED_MAX                                                                                  \
+    16 /* blocks that a session may add to the guest's own; it adds one, the device state */
 
 typedef struct {
     unsigned capacity;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Socket options and the two loops. The buffer sizes are left to the kernel on purpose: setting SO_SNDBUF or SO_RCVBUF
- * turns its auto-tuning off and caps them at net.core.[rw]mem_max, by default far below what it tunes to.
+ * Socket options and the two loops. The buffer sizes are left to the kernel on purpose: setting SO_SNDBUF or
+ * SO_RCVBUF turns its auto-tuning off and caps them at net.core.[rw]mem_max, by default far below what it
+ * tunes to.
  */
 #include "transport/tcp/socket.h"
 
@@ -21,8 +22,8 @@ int rm_tcp_tune(int fd, unsigned timeout_ms)
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
         return -errno;
-    /* TCP_USER_TIMEOUT bounds data that is not acknowledged and a window that stays shut; it also replaces the
-     * number of keep-alive probes, which find a peer that vanished while the line was idle. */
+    /* TCP_USER_TIMEOUT bounds data that is not acknowledged and a window that stays shut; it also replaces
+     * the number of keep-alive probes, which find a peer that vanished while the line was idle. */
     int seconds = (int)MAX(timeout_ms / 2000, 1u);
     int result = set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     if (result == 0)

@@ -38,7 +38,8 @@ gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancella
 {
     uint8_t bytes[RM_TCP_PREAMBLE_BYTES];
     gint64 deadline = g_get_monotonic_time() + (gint64)timeout_ms * 1000;
-    /* The deadline is for all of it: a peer that sends a byte now and then must not hold its place for ever. */
+    /* The deadline is for all of it: a peer that sends a byte now and then must not hold its place for ever.
+     */
     for (gsize done = 0; done < sizeof bytes;) {
         g_autoptr(GError) problem = NULL;
         gint64 left = MAX(deadline - g_get_monotonic_time(), 0);
@@ -122,9 +123,11 @@ const char *rm_tcp_runs_check(const RmTcpHeader *header, const RmRun *runs, cons
         /* In this order, so that nothing can overflow. */
         if (run->offset >= block->size || run->length > block->size - run->offset)
             return "run past the end of its block";
-        if (run->offset / limits->chunk_size != chunk || (run->offset + run->length - 1) / limits->chunk_size != chunk)
+        if (run->offset / limits->chunk_size != chunk ||
+            (run->offset + run->length - 1) / limits->chunk_size != chunk)
             return "runs of more than one chunk";
-        total += run->length; /* at most RM_RUNS_MAX times a block's size, which is below 2^56 for any real file */
+        total +=
+            run->length; /* cannot wrap: it was within the bound below, and a block is smaller than 2^63 */
         if (total > RM_POST_BYTES_MAX)
             return "runs longer than a write may be";
     }

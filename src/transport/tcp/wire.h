@@ -2,12 +2,14 @@
 /*
  * What travels on a data connection, and the checks of it. All integers are little-endian.
  *
- * Source to destination, once:      preamble, 48 bytes: "RMDATA1\n", token[32], channel u32, reserved u32 = 0.
- * Destination to source, once:      RM_TCP_ACK when the channel has been adopted; closed if it was rejected.
- * Source to destination, then on:   frames: header, `n` runs of {offset u64, length u64}, and the runs' bytes in order.
+ * Source to destination, once:      preamble, 48 bytes: "RMDATA1\n", token[32], channel u32, reserved u32 =
+ * 0. Destination to source, once:      RM_TCP_ACK when the channel has been adopted; closed if it was
+ * rejected. Source to destination, then on:   frames: header, `n` runs of {offset u64, length u64}, and the
+ * runs' bytes in order.
  *
- * The preamble's first byte, 'R', tells a data connection from a control connection, whose first byte is '{', so that
- * both live on one port. Nothing but the ACK ever goes back: barriers are answered on the control channel.
+ * The preamble's first byte, 'R', tells a data connection from a control connection, whose first byte is '{',
+ * so that both live on one port. Nothing but the ACK ever goes back: barriers are answered on the control
+ * channel.
  */
 #pragma once
 
@@ -28,8 +30,8 @@ void rm_tcp_preamble_format(const RmTcpPreamble *preamble, uint8_t bytes[RM_TCP_
 /* FALSE if it is not one. The channel number and the token are the caller's to check. */
 gboolean rm_tcp_preamble_parse(const uint8_t bytes[RM_TCP_PREAMBLE_BYTES], RmTcpPreamble *ret_preamble);
 
-/* Reads a preamble off a fresh connection, within timeout_ms altogether. Reasons protocol (not a preamble), peer-lost,
- * peer-timeout, cancelled. Reads not a byte more. */
+/* Reads a preamble off a fresh connection, within timeout_ms altogether. Reasons protocol (not a preamble),
+ * peer-lost, peer-timeout, cancelled. Reads not a byte more. */
 gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancellable *cancellable,
                                  RmTcpPreamble *ret_preamble, GError **error);
 
@@ -65,7 +67,8 @@ typedef struct {
     uint32_t next_round; /* the only round whose end may come now */
 } RmTcpLimits;
 
-/* Check a header (host order), and once its runs have been read, the runs; in this order. Each returns NULL if all is well,
- * else what is wrong, a static text. What passes both may be written without a further look. */
+/* Check a header (host order), and once its runs have been read, the runs; in this order. Each returns NULL
+ * if all is well, else what is wrong, a static text. What passes both may be written without a further look.
+ */
 const char *rm_tcp_header_check(const RmTcpHeader *header, const RmTcpLimits *limits);
 const char *rm_tcp_runs_check(const RmTcpHeader *header, const RmRun *runs, const RmTcpLimits *limits);
