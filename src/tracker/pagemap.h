@@ -18,5 +18,7 @@ int rm_pagemap_scan(int fd, uint64_t start, uint64_t end, gboolean protect, RmPa
 /* Finds written pages without protecting first, and then protects only those, run by run: a protecting scan
  * drops the secondary mappings (KVM's) of all it walks over. `run` gets what the protecting scans reported,
  * and nothing else: a page that is written between the two passes, outside of what the first one saw, stays
- * written and is found next time. */
-int rm_pagemap_collect(int fd, uint64_t start, uint64_t end, RmPagemapRun run, void *data);
+ * written and is found next time. `page_size` is
+ * the mapping's: a huge page is protected as a whole or not at all. */
+int rm_pagemap_collect(int fd, uint64_t start, uint64_t end, uint64_t page_size, RmPagemapRun run,
+                       void *data);
