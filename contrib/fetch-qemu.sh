@@ -26,9 +26,10 @@ if [ -x "$qemu" ] && starts; then
     exit 0
 fi
 
-command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "needs Debian's apt-get and dpkg-deb"
+command -v dpkg-deb apt-get apt-cache >/dev/null || fail "needs Debian's apt and dpkg"
 [ "$(dpkg --print-architecture)" = amd64 ] || fail "needs an amd64 Debian"
 
+# shellcheck disable=SC2016 # apt's own placeholders
 uri=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' | sed -n 's/^bookworm //p' | sort -u | head -n 1)
 [ -n "$uri" ] || fail "apt has no source for Debian bookworm; run apt-get update on a Debian 12, and try again"
 
@@ -68,7 +69,7 @@ for _ in 1 2 3 4 5 6; do
     [ -n "$missing" ] || break
     depends=$(apt_private apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
         --no-replaces --no-enhances "qemu-system-x86/$suite" 2>/dev/null | grep -E '^lib[a-z0-9.+-]+$' | sort -u)
-    packages=
+    packages=()
     for library in $missing; do
         # libfoo.so.1 is in libfoo1, libfoo-1.2.so.3 in libfoo-1.2-3 (Debian policy 8.1), give or take a t64.
         stem=$(echo "$library" | sed 's/\.so\./ /; s/\.so$//' | tr '[:upper:]_' '[:lower:]-')
@@ -76,9 +77,9 @@ for _ in 1 2 3 4 5 6; do
         case $name in *[0-9]) name=$name-$number ;; *) name=$name$number ;; esac
         package=$(grep -xE "${name//./\\.}(t64)?" <<<"$depends" | head -n 1)
         [ -n "$package" ] || fail "no package found for $library, which QEMU needs"
-        packages+=" $package"
+        packages+=("$package")
     done
-    fetch $packages
+    fetch "${packages[@]}"
 done
 
 rm -rf "$dest"

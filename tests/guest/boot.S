@@ -14,6 +14,7 @@
  *   ZERO   fills `first` to `last` with zeroes, once, and clears SWEEP and ZERO.
  *   DISK   keeps `depth` reads of random 4 KiB of a virtio-blk disk in flight into random pages from `disk_first` to
  *          `disk_last`. The processor never touches these pages: only the device writes them. A bad read prints '?'.
+ *   POWEROFF, RESET   what they say, by ACPI as SeaBIOS sets it up on QEMU's `pc`, and by the keyboard controller.
  * With none of them it sleeps, and prints a letter every 10 ms. `pace` is the number of 10 ms ticks to sleep in a turn;
  * with 0 a busy guest is busy all the time. With DISK alone, a turn's letter appears after each `batch` reads.
  *
@@ -34,6 +35,8 @@
 #define HIGH 2
 #define ZERO 4
 #define DISK 8
+#define POWEROFF 16
+#define RESET 32
 
         .code16
         .globl _start
@@ -106,6 +109,8 @@ flat:
         call    mark                    /* the only A */
 
 turn:
+        testl   $POWEROFF | RESET, mode
+        jnz     end
         testl   $SWEEP | HIGH, mode
         jz      2f
         call    sweep_all
@@ -138,6 +143,17 @@ turn:
 8:      call    mark
 9:      pause
         jmp     turn
+
+end:
+        testl   $RESET, mode
+        jnz     1f
+        movw    $0x604, %dx             /* PM1a control: sleep enable, type 0 */
+        movw    $0x2000, %ax
+        outw    %ax, %dx
+1:      movb    $0xfe, %al              /* pulse the reset line */
+        outb    %al, $0x64
+2:      hlt
+        jmp     2b
 
 /* Prints the next letter. */
 mark:
