@@ -150,6 +150,7 @@ end:
         movw    $0x604, %dx             /* PM1a control: sleep enable, type 0 */
         movw    $0x2000, %ax
         outw    %ax, %dx
+        jmp     2f
 1:      movb    $0xfe, %al              /* pulse the reset line */
         outb    %al, $0x64
 2:      hlt
