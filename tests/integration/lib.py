@@ -335,9 +335,10 @@ class Daemon(Process):
 
 
 class Send:
-    """`rdmamig send --json …`, running; its events arrive in self.events."""
+    """`rdmamig send`, running. With --json, the default here, its events arrive in self.events; without (`human`), what
+    an operator would read is in text()."""
 
-    def __init__(self, case, qemu, to, *options, env=None):
+    def __init__(self, case, qemu, to, *options, env=None, human=False):
         self.case, self.events = case, []
         path = qemu.path if isinstance(qemu, Qemu) else qemu
         to = to.address if isinstance(to, Daemon) else to
@@ -346,17 +347,17 @@ class Send:
         case.addCleanup(self.kill)
         with open(self.stderr_path, "wb") as stderr:
             self.popen = subprocess.Popen(
-                [str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--json", "--report", str(self.report_path),
-                 *map(str, options)],
+                [str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
+                 *([] if human else ["--json"]), *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
                 preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
-        self.pid = self.popen.pid
+        self.pid, self.human, self.lines = self.popen.pid, human, []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self):
         for line in self.popen.stdout:
-            self.events.append(json.loads(line))
+            (self.lines if self.human else self.events).append(line if self.human else json.loads(line))
 
     def kill(self, number=signal.SIGKILL):
         if hasattr(self, "popen") and self.popen.poll() is None:
@@ -367,6 +368,14 @@ class Send:
     def stderr(self):
         return self.stderr_path.read_text(errors="replace")
 
+    def text(self):
+        return "".join(self.lines) + self.stderr()
+
+    def explain(self):
+        """What it said, for a failed assertion."""
+        last = [f"{event.get('reason')}: {event.get('detail')}" for event in self.events if event["event"] == "result"]
+        return "\n".join([self.text(), *last])
+
     def wait_event(self, condition, what, timeout=PATIENCE):
         def look():
             found = [event for event in list(self.events) if condition(event)]
@@ -375,7 +384,7 @@ class Send:
         if found is True:
             self.reader.join(PATIENCE)
             found = [event for event in self.events if condition(event)]
-            self.case.assertTrue(found, f"rdmamig ended ({self.popen.returncode}) before: {what}\n{self.stderr()}")
+            self.case.assertTrue(found, f"rdmamig ended ({self.popen.returncode}) before: {what}\n{self.explain()}")
         return found[0]
 
     def wait_state(self, state, timeout=PATIENCE):
@@ -389,16 +398,17 @@ class Send:
                                "progress in pre-copy")
 
     def finish(self, timeout=2 * PATIENCE):
-        """Waits for the end. Returns (exit status, result event)."""
+        """Waits for the end. Returns (exit status, the result)."""
         try:
             status = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"rdmamig did not end within {timeout} s\n{self.stderr()}\n{self.events[-3:]}")
+            raise AssertionError(f"rdmamig did not end within {timeout} s\n{self.text()}\n{self.events[-3:]}")
         self.reader.join(PATIENCE)
-        results = [event for event in self.events if event["event"] == "result"]
-        self.case.assertLessEqual(len(results), 1)
-        return status, results[0] if results else None
+        result = json.loads(self.report_path.read_text()) if self.report_path.exists() else None
+        if not self.human:
+            self.case.assertEqual([event for event in self.events if event["event"] == "result"], [result])
+        return status, result
 
 
 # ---- cases ----
@@ -431,7 +441,7 @@ class Case(unittest.TestCase):
         """Runs rdmamig send to its end and checks the exit status; returns the result event."""
         send = Send(self, qemu, to, *options, env=env)
         status, result = send.finish()
-        self.assertEqual(status, expect, f"exit status\n{send.stderr()}")
+        self.assertEqual(status, expect, f"exit status\n{send.explain()}")
         self.last_send = send
         return result
 

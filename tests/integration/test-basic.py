@@ -13,7 +13,7 @@ class Basic(Case):
         source.rams[0].fill(128, 64)
         result = self.move(source, target, daemon)
         self.assertEqual(target.parameter("faults"), 0)
-        self.assertGreater(result["metrics"]["payload_bytes"], 160 * MIB)
+        self.assertGreater(result["metrics"]["sent_bytes"], 160 * MIB)
 
     def test_default_run_ends_with_one_guest_at_the_destination(self):
         source, target, daemon = self.pair()
@@ -59,7 +59,7 @@ class Options(Case):
         daemon = Daemon(self, *(word for target in targets for word in ("--qmp", target.path)))
         sends = [Send(self, source, daemon, "--suspend", "--keep-source") for source in sources]
         for send, source, target in zip(sends, sources, targets):
-            self.assertEqual(send.finish()[0], DONE, send.stderr())
+            self.assertEqual(send.finish()[0], DONE, send.explain())
             self.assert_equal_memory(source, target)
             target.qmp("cont")
             target.assert_runs()
