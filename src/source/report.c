@@ -125,7 +125,7 @@ static void add_progress(json_object *object, const RmProgress *progress, double
 {
     rm_json_add_uint(object, "round", progress->round);
     rm_json_add(object, "percent", json_object_new_double(floor(percent * 10) / 10));
-    rm_json_add_uint(object, "sent_bytes", progress->done_bytes);
+    rm_json_add_uint(object, "done_bytes", progress->done_bytes);
     rm_json_add_uint(object, "remaining_bytes", progress->remaining_bytes);
     rm_json_add_uint(object, "rate_bytes_s", (uint64_t)MAX(progress->rate, 0));
     rm_json_add_uint(object, "dirty_rate_bytes_s", (uint64_t)MAX(progress->dirty_rate, 0));
