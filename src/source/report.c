@@ -181,10 +181,12 @@ void rm_reporter_progress(RmReporter *reporter, const RmProgress *progress)
     g_mutex_lock(&reporter->lock);
     reporter->progress = *progress;
     reporter->have_progress = TRUE;
-    /* Done against done and remaining: a new round adds to what remains, so the share can fall; what is shown doesn't. */
+    /* Done against done and remaining: a new round adds to what remains, so the share can fall; what is shown doesn't. It
+     * reaches 100 only with the guest stopped: before, another round may always follow. */
     double all = (double)(progress->done_bytes + progress->remaining_bytes);
     double percent = all > 0 ? 100.0 * (double)progress->done_bytes / all : 0;
-    reporter->percent = CLAMP(percent, reporter->percent, 100.0);
+    double most = reporter->state < RM_STATE_SWITCHOVER ? 99.0 : 100.0;
+    reporter->percent = MAX(reporter->percent, MIN(percent, most));
     g_mutex_unlock(&reporter->lock);
 }
 
