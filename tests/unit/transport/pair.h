@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A source and a destination over real loopback sockets, with the daemon's part in between: a listener that reads
- * preambles, compares tokens and hands connections to the destination.
+ * A source and a destination over real loopback sockets, with the daemon's part in between: a listener that
+ * reads preambles, compares tokens and hands connections to the destination.
  */
 #pragma once
 
@@ -49,7 +49,8 @@ static inline void *pair_listen(void *data)
 {
     Pair *pair = data;
     for (;;) {
-        g_autoptr(GSocketConnection) connection = g_socket_listener_accept(pair->listener, NULL, pair->quit, NULL);
+        g_autoptr(GSocketConnection) connection =
+            g_socket_listener_accept(pair->listener, NULL, pair->quit, NULL);
         if (connection == NULL)
             return NULL;
         RmTcpPreamble preamble;
@@ -85,7 +86,8 @@ static inline Pair *pair_new(unsigned channels, uint64_t chunk_size, const uint6
     pair_random(pair->token, sizeof pair->token);
     pair->listener = g_socket_listener_new();
     g_autoptr(GSocketAddress) any = g_inet_socket_address_new_from_string("127.0.0.1", 0), actual = NULL;
-    g_socket_listener_add_address(pair->listener, any, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, NULL, &actual, &error);
+    g_socket_listener_add_address(pair->listener, any, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, NULL,
+                                  &actual, &error);
     g_assert_no_error(error);
     pair->port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(actual));
     return pair;
@@ -181,5 +183,6 @@ static inline void pair_end_round(Pair *pair, uint32_t round)
         g_assert_cmpint(pair->tx->ops->end_round(pair->tx, i, round), ==, 0);
 }
 
-#define pair_assert_equal(pair, block)                                                                        \
-    g_assert_true(memcmp(pair_from(pair, block)->map, pair_to(pair, block)->map, pair_from(pair, block)->size) == 0)
+#define pair_assert_equal(pair, block)                                                                       \
+    g_assert_true(                                                                                           \
+        memcmp(pair_from(pair, block)->map, pair_to(pair, block)->map, pair_from(pair, block)->size) == 0)
