@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The mappings of another process, as /proc/PID/maps lists them. */
+#pragma once
+
+#include <glib.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+typedef struct {
+    uint64_t start, end; /* addresses in that process; end exclusive */
+    uint64_t offset;     /* of `start` in the file */
+    dev_t dev;
+    ino_t ino; /* 0: anonymous */
+    gboolean read, write, exec, shared;
+    char *path; /* as the kernel prints it, only good for a preference or a message; "" if none */
+} RmMapping;
+
+/* Array of RmMapping, by address; caller unrefs. Empty if the process has no memory any more (it is ending).
+ * Reasons guest-gone (no such process), privilege, internal. */
+GArray *rm_mappings_read(pid_t pid, GError **error);
+
+/* The mapping that holds `address`, NULL if none does. */
+const RmMapping *rm_mappings_find(const GArray *mappings, uint64_t address);
