@@ -27,6 +27,8 @@ void rm_line_buffer_append(RmLineBuffer *buffer, const void *data, gsize size)
 
 RmLineStatus rm_line_buffer_next(RmLineBuffer *buffer, const char **ret_line, gsize *ret_length)
 {
+    if (buffer->bytes->len == 0) /* whose data is NULL */
+        return RM_LINE_NONE;
     const char *line = (const char *)buffer->bytes->data + buffer->start;
     gsize left = buffer->bytes->len - buffer->scanned;
     const char *newline = left > 0 ? memchr(buffer->bytes->data + buffer->scanned, '\n', left) : NULL;

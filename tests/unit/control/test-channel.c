@@ -369,6 +369,7 @@ static void test_peer_closes(void)
     uint64_t id = rm_control_begin(control, rm_json_message("x"), NULL);
     put_text(fd, "{\"type\":\"last\"}\n");
     g_autofree char *seen = read_until(fd, "\n");
+    g_assert_nonnull(strstr(seen, "\"id\":"));
     shutdown(fd, SHUT_RDWR);
     g_autoptr(GError) error = NULL;
     rm_autojson request = NULL;
@@ -530,6 +531,7 @@ static void test_last_word_arrives(void)
         uint16_t port = g_socket_listener_add_any_inet_port(listener, NULL, NULL);
         g_assert_cmpuint(port, !=, 0);
         g_autoptr(GSocketClient) client = g_socket_client_new();
+        g_socket_client_set_enable_proxy(client, FALSE);
         g_autoptr(GSocketConnection) here =
             g_socket_client_connect_to_host(client, "127.0.0.1", port, NULL, NULL);
         g_assert_nonnull(here);
