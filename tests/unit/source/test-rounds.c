@@ -146,6 +146,25 @@ static void test_suspects_are_sent_again(void)
     dma_free(dma);
 }
 
+static void test_suspect_in_a_hole_is_not_read(void)
+{
+    const uint64_t sizes[] = {4 << 20};
+    Rig *rig = rig_new(one, sizes, 1, 1);
+    rig_write(rig, 0, 3, 1);
+    rig_round(rig, RM_ROUND_FIRST);
+    rig->session->last_stall_us = 10 * G_USEC_PER_SEC;
+    rig->session->rate = 1e12;
+    rig_write(rig, 0, 3, 2);
+    g_assert_false(rig_round(rig, RM_ROUND_PRECOPY).fenced);
+    rig_punch(rig, 0, 3);
+    rig_round(rig, RM_ROUND_STOPPED);
+    uint64_t allocated = 1;
+    g_assert_true(rm_block_allocated(rig->session->blocks->pdata[0], &allocated, NULL));
+    g_assert_cmpuint(allocated, ==, 0);
+    g_assert_cmpint(rig_differs(rig, 0), ==, -1);
+    rig_free(rig);
+}
+
 static void test_suspects_bring_the_fence_back(void)
 {
     const uint64_t sizes[] = {4 << 20};
@@ -240,6 +259,7 @@ int main(int argc, char **argv)
     g_test_add_func("/rounds/hole", test_hole_is_a_zero_page);
     g_test_add_func("/rounds/fence", test_fence_waits_for_direct_io);
     g_test_add_func("/rounds/suspects", test_suspects_are_sent_again);
+    g_test_add_func("/rounds/suspect-in-a-hole", test_suspect_in_a_hole_is_not_read);
     g_test_add_func("/rounds/suspects-fence", test_suspects_bring_the_fence_back);
     g_test_add_func("/rounds/failed-post", test_failed_post_ends_the_round);
     g_test_add_func("/rounds/wild", test_wild_guest);
