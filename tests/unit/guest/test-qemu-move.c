@@ -93,18 +93,10 @@ static void test_roll_back(gconstpointer data)
     g_assert_no_error(error);
 }
 
-static void add(const char *name, void (*function)(gconstpointer))
-{
-    for (size_t i = 0; i < G_N_ELEMENTS(qemus); i++) {
-        g_autofree char *path = g_strdup_printf("/guest/qemu-%s/%s", qemus[i].name, name);
-        g_test_add_data_func(path, &qemus[i], function);
-    }
-}
-
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
-    add("move", test_move);
-    add("roll-back", test_roll_back);
+    add_for_each("move", test_move);
+    add_for_each("roll-back", test_roll_back);
     return g_test_run();
 }
