@@ -23,7 +23,7 @@ typedef struct {
     "-m 64 -object memory-backend-" type ",id=ram,size=64M,share=on -machine pc,memory-backend=ram "
 #define BAD_DISK                                                                                             \
     "-blockdev "                                                                                             \
-    "driver=blkdebug,node-name=d0,image.driver=file,image.filename=@DISK@,inject-error.0.event=none "    \
+    "driver=blkdebug,node-name=d0,image.driver=file,image.filename=@DISK@,inject-error.0.event=none "        \
     "-device ide-hd,drive=d0,rerror=stop "
 
 static const Refusal refusals[] = {
