@@ -36,6 +36,7 @@ typedef struct {
     int pidfd;
     RmEvents events;
     RmVector found;     /* the migration vector as it was before save() */
+    gboolean saving;    /* a migration of ours may be under way */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
 
@@ -119,6 +120,7 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL;
+    self->saving = TRUE;
     if (!rm_vector_apply(self->qmp, FALSE, &self->found, &problem)) {
         RmReason reason =
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
@@ -195,8 +197,11 @@ static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
         return FALSE;
     rm_events_poll(&self->events, self->qmp,
                    &ignored); /* who paused it last; what else happened shows in its state */
-    if (!rm_state_cancel(self->qmp, error) || !rm_state_query_run(self->qmp, &status, error))
+    /* Only ours: an operator's own migration, which made the preflight refuse, goes on. */
+    if ((self->saving && !rm_state_cancel(self->qmp, error)) ||
+        !rm_state_query_run(self->qmp, &status, error))
         return FALSE;
+    self->saving = FALSE;
     if (!run)
         return keep_paused(self, status, error);
     return may_run(self, status, &due, error) && (!due || let_run(self, error));
