@@ -415,7 +415,7 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     Receive receive = {.daemon = daemon, .entry = {.cancel = g_cancellable_new()}};
     g_autoptr(GError) error = NULL;
     rm_autojson message = NULL;
-    receive.control = rm_control_new(G_IO_STREAM(connection), NULL, NULL);
+    receive.control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);

@@ -35,7 +35,7 @@ static RmControl *connect_control(const RmSendOptions *options, GCancellable *ca
         return NULL;
     }
     g_socket_set_timeout(g_socket_connection_get_socket(connection), 0);
-    RmControl *control = rm_control_new(G_IO_STREAM(connection), NULL, NULL);
+    RmControl *control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
     rm_control_set_peer_name(control, "destination");
     return control;
 }

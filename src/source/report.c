@@ -125,7 +125,7 @@ static void add_progress(json_object *object, const RmProgress *progress, double
 {
     rm_json_add_uint(object, "round", progress->round);
     rm_json_add(object, "percent", json_object_new_double(floor(percent * 10) / 10));
-    rm_json_add_uint(object, "sent_bytes", progress->done_bytes);
+    rm_json_add_uint(object, "done_bytes", progress->done_bytes);
     rm_json_add_uint(object, "remaining_bytes", progress->remaining_bytes);
     rm_json_add_uint(object, "rate_bytes_s", (uint64_t)MAX(progress->rate, 0));
     rm_json_add_uint(object, "dirty_rate_bytes_s", (uint64_t)MAX(progress->dirty_rate, 0));
@@ -181,10 +181,12 @@ void rm_reporter_progress(RmReporter *reporter, const RmProgress *progress)
     g_mutex_lock(&reporter->lock);
     reporter->progress = *progress;
     reporter->have_progress = TRUE;
-    /* Done against done and remaining: a new round adds to what remains, so the share can fall; what is shown doesn't. */
+    /* Done against done and remaining: a new round adds to what remains, so the share can fall; what is shown doesn't. It
+     * reaches 100 only with the guest stopped: before, another round may always follow. */
     double all = (double)(progress->done_bytes + progress->remaining_bytes);
     double percent = all > 0 ? 100.0 * (double)progress->done_bytes / all : 0;
-    reporter->percent = CLAMP(percent, reporter->percent, 100.0);
+    double most = reporter->state < RM_STATE_SWITCHOVER ? 99.0 : 100.0;
+    reporter->percent = MAX(reporter->percent, MIN(percent, most));
     g_mutex_unlock(&reporter->lock);
 }
 

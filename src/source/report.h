@@ -44,7 +44,7 @@ typedef struct {
 /* A moment of pre-copy. Rates in bytes/s; negative or 0: not known yet. */
 typedef struct {
     uint32_t round;
-    uint64_t done_bytes, remaining_bytes;
+    uint64_t done_bytes, remaining_bytes; /* of guest RAM: sent, or found zero */
     double rate, dirty_rate, expected_downtime_ms;
 } RmProgress;
 

@@ -189,11 +189,13 @@ static void push_block(RmSession *session, guint i)
 static void show_progress(RmSession *session)
 {
     RmSenderCounts counts = rm_sender_counts(session->sender);
-    uint64_t done = counts.done_pages - session->round_base;
+    uint64_t all = session->round_pages * RM_PAGE;
+    uint64_t done = counts.sent_bytes - session->round_base.sent_bytes +
+                    (counts.zero_pages - session->round_base.zero_pages) * RM_PAGE;
     RmProgress progress = {
         .round = session->round,
-        .done_bytes = counts.sent_bytes,
-        .remaining_bytes = (session->round_pages - MIN(done, session->round_pages)) * RM_PAGE,
+        .done_bytes = counts.sent_bytes + counts.zero_pages * RM_PAGE,
+        .remaining_bytes = all - MIN(done, all),
         .rate = session->rate,
         .dirty_rate = session->dirty_rate,
         .expected_downtime_ms = (double)session->metrics.expected_downtime_us / 1000,
@@ -315,7 +317,7 @@ gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_st
             settle_holes(session, i, zeroes);
     }
     session->round_pages = count_all(session, FALSE);
-    session->round_base = before.done_pages;
+    session->round_base = before;
     for (guint i = 0; i < session->blocks->len; i++)
         push_block(session, i);
     RoundEnd end = {kind, zeroes, &stats};

@@ -97,12 +97,11 @@ static void fail_transport(RmSender *sender, int status)
     fail(sender, problem);
 }
 
-static void count(RmSender *sender, uint64_t bytes, uint64_t zero_pages, uint64_t done_pages, uint64_t registrations)
+static void count(RmSender *sender, uint64_t bytes, uint64_t zero_pages, uint64_t registrations)
 {
     g_mutex_lock(&sender->lock);
     sender->counts.sent_bytes += bytes;
     sender->counts.zero_pages += zero_pages;
-    sender->counts.done_pages += done_pages;
     sender->counts.registrations += registrations;
     g_mutex_unlock(&sender->lock);
 }
@@ -166,7 +165,7 @@ static Plan *plan_chunk(Worker *worker, const Work *work)
     const RmBlock *block = state->block;
     uint64_t first = work->chunk * sender->params.chunk_size / RM_PAGE;
     uint64_t end = first + rm_chunk_length(block, sender->params.chunk_size, work->chunk) / RM_PAGE;
-    uint64_t limit = post_limit(sender), zero_pages = 0, done = 0;
+    uint64_t limit = post_limit(sender), zero_pages = 0;
 
     Plan *plan = g_new0(Plan, 1);
     plan->block = work->block;
@@ -174,7 +173,6 @@ static Plan *plan_chunk(Worker *worker, const Work *work)
     plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
     rm_bitmap_foreach_run(work->pages, first, end, from, to)
     {
-        done += to - from;
         for (uint64_t page = from; page < to; page++) {
             /* A page that changes after this look is reported by the tracker and comes again in a later round. */
             if (!rm_is_zero(block->map + (page << RM_PAGE_SHIFT), RM_PAGE)) {
@@ -193,7 +191,7 @@ static Plan *plan_chunk(Worker *worker, const Work *work)
         state->asked[work->chunk] = 1;
         plan->ask = TRUE;
     }
-    count(sender, 0, zero_pages, done, plan->ask);
+    count(sender, 0, zero_pages, plan->ask);
     return plan;
 }
 
@@ -313,7 +311,7 @@ static gboolean post_plan(Worker *worker, const Plan *plan)
             fail_transport(sender, status);
             return FALSE;
         }
-        count(sender, bytes, 0, 0, 0);
+        count(sender, bytes, 0, 0);
         i += n;
     }
     return TRUE;

@@ -31,7 +31,6 @@ typedef struct {
 typedef struct {
     uint64_t sent_bytes; /* payload posted */
     uint64_t zero_pages; /* looked at and found zero */
-    uint64_t done_pages; /* looked at, sent or not */
     uint64_t registrations; /* chunks that the far end was asked for */
 } RmSenderCounts;
 

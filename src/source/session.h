@@ -58,7 +58,7 @@ typedef struct {
     double dirty_rate;     /* bytes/s, between the latest scans */
     int64_t last_scan_end_us;
     uint64_t round_pages; /* pages of the round that runs, for progress */
-    uint64_t round_base;  /* sender's done_pages at its start */
+    RmSenderCounts round_base; /* at its start */
     RmMetrics metrics;
 } RmSession;
 

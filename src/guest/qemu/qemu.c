@@ -52,8 +52,12 @@ static gboolean qemu_describe(RmGuest *guest, RmGuestInfo **ret_info, GError **e
 
 static gboolean qemu_run_state(RmGuest *guest, RmGuestRun *ret_run, GError **error)
 {
+    RmQmp *qmp = qemu_of(guest)->qmp;
     g_autofree char *status = NULL;
-    if (!rm_state_query_run(qemu_of(guest)->qmp, &status, error))
+    rm_qmp_shield(qmp, TRUE);
+    gboolean ok = rm_state_query_run(qmp, &status, error);
+    rm_qmp_shield(qmp, FALSE);
+    if (!ok)
         return FALSE;
     *ret_run = rm_facts_run(status);
     return TRUE;

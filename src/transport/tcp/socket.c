@@ -12,6 +12,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#define PIECE ((size_t)1 << 20)
+
 static int set(int fd, int level, int option, int value)
 {
     return setsockopt(fd, level, option, &value, sizeof value) < 0 ? -errno : 0;
@@ -51,15 +53,32 @@ static void advance(struct msghdr *message, size_t done)
     }
 }
 
+/* sendmsg() or recvmsg() of the first PIECE bytes of `message`. */
+static ssize_t transfer(int fd, const struct msghdr *message, gboolean send)
+{
+    struct msghdr piece = *message;
+    size_t length = 0;
+    for (piece.msg_iovlen = 0; piece.msg_iovlen < message->msg_iovlen && length < PIECE; piece.msg_iovlen++)
+        length += message->msg_iov[piece.msg_iovlen].iov_len;
+    size_t excess = length > PIECE ? length - PIECE : 0;
+    struct iovec *last = &piece.msg_iov[piece.msg_iovlen - 1];
+    last->iov_len -= excess;
+    ssize_t done;
+    do {
+        done = send ? sendmsg(fd, &piece, MSG_NOSIGNAL) : recvmsg(fd, &piece, MSG_WAITALL);
+    } while (done < 0 && errno == EINTR);
+    int code = done < 0 ? -errno : 0;
+    last->iov_len += excess;
+    return code < 0 ? code : done;
+}
+
 int rm_tcp_send(int fd, struct iovec *iov, unsigned n, uint64_t *sent)
 {
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = n};
     while (message.msg_iovlen > 0) {
-        ssize_t done = sendmsg(fd, &message, MSG_NOSIGNAL);
-        if (done < 0 && errno == EINTR)
-            continue;
+        ssize_t done = transfer(fd, &message, TRUE);
         if (done < 0)
-            return -errno;
+            return (int)done;
         rm_tcp_count(sent, (uint64_t)done);
         advance(&message, (size_t)done);
     }
@@ -71,11 +90,9 @@ int rm_tcp_receive(int fd, struct iovec *iov, unsigned n, uint64_t *received)
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = n};
     gboolean any = FALSE;
     while (message.msg_iovlen > 0) {
-        ssize_t done = recvmsg(fd, &message, MSG_WAITALL);
-        if (done < 0 && errno == EINTR)
-            continue;
+        ssize_t done = transfer(fd, &message, FALSE);
         if (done < 0)
-            return -errno;
+            return (int)done;
         if (done == 0)
             return any ? -EPIPE : -ENODATA;
         any = TRUE;

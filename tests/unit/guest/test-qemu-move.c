@@ -40,9 +40,10 @@ static void test_move(gconstpointer data)
     if (!have(qemu))
         return;
     g_autoptr(Vm) a = vm_start(qemu, "");
-    g_autofree char *incoming = g_strdup_printf(VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 "
-                                                       "-incoming defer",
-                                                a->disk);
+    g_autofree char *incoming =
+        g_strdup_printf(VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 "
+                               "-incoming defer",
+                        a->disk);
     g_autoptr(Vm) b = vm_start_raw(qemu, incoming);
     g_autoptr(RmGuest) source = vm_guest(a);
     g_autoptr(RmGuest) destination = vm_guest(b);

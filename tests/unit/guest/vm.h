@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A real QEMU for a test: two QMP sockets (one for the code under test, one for the test), RAM in a nameless file on
- * /dev/shm, so that nothing is left over whatever happens, and a boot sector that counts at 0x8000 for ever.
+ * A real QEMU for a test: two QMP sockets (one for the code under test, one for the test), RAM in a nameless
+ * file on /dev/shm, so that nothing is left over whatever happens, and a boot sector that counts at 0x8000
+ * for ever.
  */
 #pragma once
 
@@ -17,8 +18,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define COUNTER 0x8000       /* guest-physical, of a 32-bit counter */
-#define TIMEOUT_MS 20000     /* for one command, on a busy machine */
+#define COUNTER 0x8000   /* guest-physical, of a 32-bit counter */
+#define TIMEOUT_MS 20000 /* for one command, on a busy machine */
 #define QEMU_10 "/opt/qemu-10/root/usr/bin/qemu-system-x86_64"
 #define QEMU_10_DATA "-L /opt/qemu-10/root/usr/share/qemu -L /usr/share/seabios"
 
@@ -120,8 +121,8 @@ static inline Vm *vm_start_raw(const Qemu *qemu, const char *options)
     g_string_replace(line, "@DIR@", vm->directory, 0);
     g_string_replace(line, "@DISK@", vm->disk, 0);
     g_assert_true(g_shell_parse_argv(line->str, NULL, &argv, &error));
-    g_spawn_async(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDOUT_TO_DEV_NULL, die_with_parent, NULL,
-                  &vm->pid, &error);
+    g_spawn_async(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDOUT_TO_DEV_NULL, die_with_parent,
+                  NULL, &vm->pid, &error);
     g_assert_no_error(error);
     g_autofree char *own = g_build_filename(vm->directory, "own", NULL);
     for (int i = 0; i < 2000 && vm->own == NULL; i++) {
@@ -135,7 +136,9 @@ static inline Vm *vm_start_raw(const Qemu *qemu, const char *options)
     return vm;
 }
 
-#define VM_RAM "-m 64 -object memory-backend-file,id=ram,size=64M,mem-path=/dev/shm,share=on -machine pc,memory-backend=ram "
+#define VM_RAM                                                                                               \
+    "-m 64 -object memory-backend-file,id=ram,size=64M,mem-path=/dev/shm,share=on -machine "                 \
+    "pc,memory-backend=ram "
 #define VM_DISK "-drive file=@DISK@,format=raw,if=none,id=d0 -device ide-hd,drive=d0 "
 
 static inline Vm *vm_start(const Qemu *qemu, const char *more)
@@ -166,7 +169,8 @@ static inline void vm_assert_status(Vm *vm, const char *expected)
     rm_autojson reply = vm_run(vm, "query-status", NULL);
     json_object *body;
     const char *status;
-    g_assert_true(rm_json_object(reply, "return", &body, NULL) && rm_json_string(body, "status", &status, NULL));
+    g_assert_true(rm_json_object(reply, "return", &body, NULL) &&
+                  rm_json_string(body, "status", &status, NULL));
     g_assert_cmpstr(status, ==, expected);
 }
 
@@ -202,13 +206,13 @@ static inline void vm_assert_counts(GPtrArray *blocks)
     g_assert_cmpuint(vm_counter(blocks), !=, before);
 }
 
-#define assert_reason(error, reason, part)                                                                             \
-    G_STMT_START                                                                                                       \
-    {                                                                                                                  \
-        g_assert_nonnull(error);                                                                                       \
-        g_test_message("%s", (error)->message);                                                                        \
-        g_assert_cmpstr(rm_reason_name(rm_error_reason(error)), ==, rm_reason_name(reason));                           \
-        if (strstr((error)->message, part) == NULL)                                                                    \
-            g_error("\"%s\" is not in \"%s\"", part, (error)->message);                                                \
-    }                                                                                                                  \
+#define assert_reason(error, reason, part)                                                                   \
+    G_STMT_START                                                                                             \
+    {                                                                                                        \
+        g_assert_nonnull(error);                                                                             \
+        g_test_message("%s", (error)->message);                                                              \
+        g_assert_cmpstr(rm_reason_name(rm_error_reason(error)), ==, rm_reason_name(reason));                 \
+        if (strstr((error)->message, part) == NULL)                                                          \
+            g_error("\"%s\" is not in \"%s\"", part, (error)->message);                                      \
+    }                                                                                                        \
     G_STMT_END

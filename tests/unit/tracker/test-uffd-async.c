@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The uffd-async tracker on a victim: a child process that maps a file and writes to it on command, by all
+ * the ways in which a VMM's memory is written. Nothing in the victim helps the tracker.
+ */
+#include "common/autoptr.h"
+#include "common/reason.h"
+#include "tracker/tracker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define HUGE_PAGE (2 * MIB)
+#define HUGE_PAGES 8
+
+typedef enum { OP_STORE, OP_LOAD, OP_READ, OP_DIRECT, OP_SPLIT, OP_REMAP, OP_UNMAP, OP_MAP_OTHER } Op;
+
+struct command {
+    Op op;
+    uint64_t page, count;
+    int value;
+};
+
+typedef struct {
+    pid_t pid;
+    int socket;
+    char *direct; /* a file for O_DIRECT reads, one page of 0xd1 */
+    RmBlock *block;
+    GPtrArray *blocks;
+    RmTracker *tracker;
+    RmBitmap *dirty;
+    char *mount; /* a hugetlbfs of ours, NULL if none */
+} Victim;
+
+/* ---- the child ---- */
+
+static int execute(const struct command *command, uint8_t *map, const char *direct)
+{
+    uint8_t *page = map + command->page * RM_PAGE;
+    size_t length = command->count * RM_PAGE;
+    int result = 0;
+    switch (command->op) {
+    case OP_STORE:
+        for (uint64_t i = 0; i < command->count; i++)
+            ((volatile uint8_t *)page)[i * RM_PAGE] = (uint8_t)command->value;
+        return 0;
+    case OP_LOAD:
+        for (uint64_t i = 0; i < command->count; i++)
+            result += ((volatile uint8_t *)page)[i * RM_PAGE];
+        return result;
+    case OP_READ: { /* the kernel writes into the page */
+        rm_autofd zero = open("/dev/zero", O_RDONLY);
+        return read(zero, page, length) == (ssize_t)length ? 0 : -errno;
+    }
+    case OP_DIRECT: { /* the block layer writes into the pinned page */
+        rm_autofd file = open(direct, O_RDONLY | O_DIRECT);
+        return pread(file, page, RM_PAGE, 0) == RM_PAGE ? 0 : -errno;
+    }
+    case OP_SPLIT: /* makes several VMAs out of one */
+        return madvise(page, length, MADV_DONTFORK) < 0 ? -errno : 0;
+    case OP_REMAP: { /* the same file, mapped anew: tracking is lost there */
+        void *again = mremap(page, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, map - 64 * MIB);
+        return again == MAP_FAILED ||
+                       mremap(again, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, page) != page
+                   ? -errno
+                   : 0;
+    }
+    case OP_UNMAP:
+        return munmap(page, length) < 0 ? -errno : 0;
+    case OP_MAP_OTHER:
+        return mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+                       page
+                   ? 0
+                   : -errno;
+    }
+    return -EINVAL;
+}
+
+static void G_GNUC_NORETURN child(int socket, uint8_t *map, const char *direct)
+{
+    struct command command;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (read(socket, &command, sizeof command) == sizeof command) {
+        int result = execute(&command, map, direct);
+        if (write(socket, &result, sizeof result) != sizeof result)
+            break;
+    }
+    _exit(0);
+}
+
+/* ---- the parent ---- */
+
+static int tell(Victim *victim, Op op, uint64_t page, uint64_t count, int value)
+{
+    struct command command = {op, page, count, value};
+    int result = -EPIPE;
+    g_assert_cmpint(write(victim->socket, &command, sizeof command), ==, sizeof command);
+    g_assert_cmpint(read(victim->socket, &result, sizeof result), ==, sizeof result);
+    return result;
+}
+
+static void store(Victim *victim, uint64_t page, uint64_t count, int value)
+{
+    g_assert_cmpint(tell(victim, OP_STORE, page, count, value), ==, 0);
+}
+
+/* A file of `size` bytes on tmpfs or the hugetlbfs at `mount`, mapped by a child whose mapping is found again
+ * by address since the parent made it before the fork. */
+static void victim_start(Victim *victim, uint64_t size)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path =
+        g_strdup_printf("%s/rdmamig-test-%d", victim->mount != NULL ? victim->mount : "/dev/shm", getpid());
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600), pair[2];
+    g_assert_cmpint(fd, >=, 0);
+    g_unlink(path);
+    g_assert_cmpint(ftruncate(fd, (off_t)size), ==, 0);
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), ==, 0);
+
+    rm_autofd direct = g_file_open_tmp("rdmamig-direct-XXXXXX", &victim->direct, &error);
+    uint8_t data[RM_PAGE];
+    memset(data, 0xd1, sizeof data);
+    g_assert_no_error(error);
+    g_assert_cmpint(write(direct, data, sizeof data), ==, sizeof data);
+
+    /* 64 MiB of room before it for OP_REMAP, and alignment for huge pages. */
+    uint8_t *room =
+        mmap(NULL, size + 66 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    g_assert_true(room != MAP_FAILED);
+    uint8_t *map = (uint8_t *)(((uintptr_t)room + 66 * MIB - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    if ((victim->pid = fork()) == 0) {
+        close(pair[0]);
+        if (mmap(map, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) != map)
+            _exit(1);
+        child(pair[1], map, victim->direct);
+    }
+    munmap(room, size + 66 * MIB);
+    close(pair[1]);
+    victim->socket = pair[0];
+    victim->block = rm_block_new("ram", size);
+    victim->block->hva = (uintptr_t)map;
+    g_assert_true(rm_block_open(victim->block, fd, TRUE, &error));
+    g_assert_no_error(error);
+    victim->blocks = g_ptr_array_new();
+    g_ptr_array_add(victim->blocks, victim->block);
+    victim->dirty = rm_bitmap_new(rm_block_pages(victim->block));
+    victim->tracker = rm_tracker_uffd_async_new(victim->pid, victim->blocks);
+    /* The map is there once it answers. */
+    g_assert_cmpint(tell(victim, OP_LOAD, 0, 0, 0), ==, 0);
+}
+
+static void victim_stop(Victim *victim)
+{
+    rm_tracker_free(victim->tracker);
+    close(victim->socket);
+    waitpid(victim->pid, NULL, 0);
+    g_unlink(victim->direct);
+    g_free(victim->direct);
+    g_ptr_array_unref(victim->blocks);
+    rm_block_free(victim->block);
+    rm_bitmap_free(victim->dirty);
+}
+
+static void arm(Victim *victim)
+{
+    g_autoptr(GError) error = NULL;
+    g_assert_true(victim->tracker->ops->arm(victim->tracker, &error));
+    g_assert_no_error(error);
+}
+
+static gboolean read_extents(Victim *victim, const GArray *extents, gboolean protect, GError **error)
+{
+    const RmTrackerOps *ops = victim->tracker->ops;
+    rm_bitmap_clear_all(victim->dirty);
+    return protect ? ops->scan(victim->tracker, 0, extents, victim->dirty, error)
+                   : ops->peek(victim->tracker, 0, extents, victim->dirty, error);
+}
+
+/* As the rounds do: of what is populated. Returns the number of dirty pages. */
+static uint64_t look(Victim *victim, gboolean protect)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    g_assert_true(rm_block_populated(victim->block, extents, &error));
+    g_assert_true(read_extents(victim, extents, protect, &error));
+    g_assert_no_error(error);
+    return rm_bitmap_count(victim->dirty, 0, victim->dirty->n_bits);
+}
+
+static uint64_t scan(Victim *victim)
+{
+    return look(victim, TRUE);
+}
+
+static void assert_dirty(Victim *victim, uint64_t first, uint64_t count)
+{
+    g_assert_cmpuint(rm_bitmap_count(victim->dirty, first, count), ==, count);
+}
+
+/* The value after `field` in /proc/PID/status, kB. */
+static uint64_t status_kb(pid_t pid, const char *field)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/status", pid), *text = NULL;
+    g_assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    char *at = strstr(text, field);
+    g_assert_nonnull(at);
+    return g_ascii_strtoull(at + strlen(field), NULL, 10);
+}
+
+static char *maps_of(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/maps", pid);
+    char *text = NULL;
+    g_assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    return text;
+}
+
+static gboolean any_vma_tracked(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/smaps", pid), *text = NULL;
+    g_assert_true(g_file_get_contents(path, &text, NULL, NULL));
+    g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+    for (char **line = lines; *line != NULL; line++)
+        if (g_str_has_prefix(*line, "VmFlags:") && strstr(*line, " uw") != NULL)
+            return TRUE;
+    return FALSE;
+}
+
+static guint count_fds(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/fd", pid);
+    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
+    guint n = 0;
+    while (g_dir_read_name(dir) != NULL)
+        n++;
+    return n;
+}
+
+/* ---- tests ---- */
+
+static void test_writes(void)
+{
+    Victim victim = {0};
+    victim_start(&victim, 64 * MIB);
+    store(&victim, 100, 50, 1);
+    arm(&victim);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+
+    store(&victim, 110, 3, 2);
+    g_assert_cmpuint(look(&victim, FALSE), ==, 3);
+    assert_dirty(&victim, 110, 3);
+    g_assert_cmpuint(scan(&victim), ==, 3);
+    assert_dirty(&victim, 110, 3);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    g_assert_cmpuint(look(&victim, FALSE), ==, 0);
+
+    g_assert_cmpint(tell(&victim, OP_LOAD, 100, 50, 0), >, 0); /* reading is not writing */
+    g_assert_cmpuint(scan(&victim), ==, 0);
+
+    g_assert_cmpint(tell(&victim, OP_READ, 120, 2, 0), ==, 0); /* written by the kernel in read(2) */
+    g_assert_cmpuint(scan(&victim), ==, 2);
+    assert_dirty(&victim, 120, 2);
+
+    int direct = tell(&victim, OP_DIRECT, 130, 1, 0); /* written by the block layer */
+    if (direct == 0) {
+        g_assert_cmpuint(scan(&victim), ==, 1);
+        assert_dirty(&victim, 130, 1);
+        g_assert_cmpuint(victim.block->map[130 * RM_PAGE], ==, 0xd1);
+    } else {
+        g_test_message("O_DIRECT not tested: %s on %s", g_strerror(-direct), victim.direct);
+    }
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    victim_stop(&victim);
+}
+
+static void test_holes(void)
+{
+    Victim victim = {0};
+    victim_start(&victim, 64 * MIB);
+    store(&victim, 0, 1, 1);
+    arm(&victim);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+
+    store(&victim, 5000, 2, 1); /* appear in a hole of the page tables */
+    store(&victim, 7, 1, 1);    /* and next to an armed page */
+    scan(&victim);
+    assert_dirty(&victim, 5000, 2);
+    assert_dirty(&victim, 7, 1);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+
+    /* Punched, scanned while it is a hole, and written again. */
+    g_assert_cmpint(
+        fallocate(victim.block->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 5000 * RM_PAGE, RM_PAGE), ==,
+        0);
+    scan(&victim);
+    store(&victim, 5000, 1, 3);
+    scan(&victim);
+    assert_dirty(&victim, 5000, 1);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    victim_stop(&victim);
+}
+
+/* Pages that somebody else put into the file, and the victim never touched: as after a migration to here. */
+static void test_never_touched(void)
+{
+    Victim victim = {0};
+    victim_start(&victim, 64 * MIB);
+    memset(victim.block->map + 20 * MIB, 0x55, 4 * MIB);
+    arm(&victim);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    store(&victim, 20 * 256 + 9, 1, 1);
+    g_assert_cmpuint(scan(&victim), ==, 1);
+    assert_dirty(&victim, 20 * 256 + 9, 1);
+    victim_stop(&victim);
+}
+
+/* Over many rounds, with many runs in a scan, and several VMAs in the block: nothing missed, nothing twice.
+ */
+static void test_rounds(void)
+{
+    Victim victim = {0};
+    victim_start(&victim, 64 * MIB);
+    store(&victim, 0, 16384, 1);
+    g_assert_cmpint(tell(&victim, OP_SPLIT, 4000, 1000, 0), ==, 0);
+    arm(&victim);
+    g_autoptr(GRand) random = g_rand_new_with_seed(7);
+    g_autoptr(RmBitmap) written = rm_bitmap_new(victim.dirty->n_bits);
+    for (int round = 0; round < 20; round++) {
+        rm_bitmap_clear_all(written);
+        for (int i = 0; i < 1500; i++) {
+            uint64_t page = (uint64_t)g_rand_int_range(random, 0, 16384 - 4);
+            uint64_t count = (uint64_t)g_rand_int_range(random, 1, 4);
+            store(&victim, page, count, round);
+            rm_bitmap_set(written, page, count);
+        }
+        g_assert_cmpuint(scan(&victim), ==, rm_bitmap_count(written, 0, written->n_bits));
+        g_assert_cmpmem(victim.dirty->words, written->n_bits / 8, written->words, written->n_bits / 8);
+    }
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    victim_stop(&victim);
+}
+
+/* Extents that a scan is not told of stay as they are. */
+static void test_partial_extents(void)
+{
+    Victim victim = {0};
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    RmExtent extent = {8 * RM_PAGE, 12 * RM_PAGE};
+    victim_start(&victim, 4 * MIB);
+    store(&victim, 0, 100, 1);
+    arm(&victim);
+    store(&victim, 0, 100, 2);
+    g_array_append_val(extents, extent);
+    g_assert_true(read_extents(&victim, extents, TRUE, &error));
+    g_assert_cmpuint(rm_bitmap_count(victim.dirty, 0, 1024), ==, 4);
+    assert_dirty(&victim, 8, 4);
+    g_assert_cmpuint(scan(&victim), ==, 96);
+    victim_stop(&victim);
+}
+
+static void test_sparse(void)
+{
+    Victim victim = {0};
+    uint64_t allocated, again;
+    g_autoptr(GError) error = NULL;
+    victim_start(&victim, UINT64_C(64) << 30);
+    for (uint64_t i = 0; i < 8; i++)
+        store(&victim, i * 2000000, 1, 1);
+    uint64_t tables = status_kb(victim.pid, "VmPTE:");
+    g_assert_true(rm_block_allocated(victim.block, &allocated, &error));
+    arm(&victim);
+    for (uint64_t i = 0; i < 8; i++)
+        store(&victim, i * 2000000, 1, 2);
+    g_assert_cmpuint(scan(&victim), ==, 8);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    rm_tracker_free(g_steal_pointer(&victim.tracker));
+    g_assert_cmpuint(status_kb(victim.pid, "VmPTE:"), <=, tables + 64);
+    g_assert_true(rm_block_allocated(victim.block, &again, &error));
+    g_assert_cmpuint(again, ==, allocated);
+    g_assert_false(any_vma_tracked(victim.pid));
+    victim_stop(&victim);
+}
+
+static void test_free(void)
+{
+    Victim victim = {0};
+    victim_start(&victim, 600 * MIB); /* more than one slice of the release */
+    store(&victim, 0, 20000, 1);
+    store(&victim, 140000, 1000, 1);
+    g_autofree char *before = maps_of(victim.pid);
+    guint fds = count_fds(victim.pid);
+    arm(&victim);
+    g_assert_true(any_vma_tracked(victim.pid));
+    g_assert_cmpuint(count_fds(victim.pid), ==, fds);
+    scan(&victim);
+    rm_tracker_free(g_steal_pointer(&victim.tracker));
+    g_autofree char *after = maps_of(victim.pid);
+    g_assert_false(any_vma_tracked(victim.pid));
+    g_assert_cmpstr(before, ==, after);
+    g_assert_cmpuint(count_fds(victim.pid), ==, fds);
+
+    /* Nothing left in the way of another tracker, which starts from nothing. */
+    store(&victim, 0, 10, 2);
+    victim.tracker = rm_tracker_uffd_async_new(victim.pid, victim.blocks);
+    arm(&victim);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    store(&victim, 5, 1, 3);
+    g_assert_cmpuint(scan(&victim), ==, 1);
+    victim_stop(&victim);
+}
+
+static void test_never_armed(void)
+{
+    Victim victim = {0};
+    victim_start(&victim, MIB);
+    rm_tracker_free(g_steal_pointer(&victim.tracker));
+    g_assert_false(any_vma_tracked(victim.pid));
+    victim_stop(&victim);
+}
+
+static void test_second_tracker(void)
+{
+    Victim victim = {0};
+    g_autoptr(GError) error = NULL;
+    victim_start(&victim, MIB);
+    arm(&victim);
+    g_autoptr(RmTracker) second = rm_tracker_uffd_async_new(victim.pid, victim.blocks);
+    g_assert_false(second->ops->arm(second, &error));
+    g_assert_error(error, RM_ERROR, RM_REASON_TRACKER);
+    g_assert_nonnull(strstr(error->message, "another userfaultfd"));
+    rm_tracker_free(g_steal_pointer(&second));
+    store(&victim, 0, 1, 1); /* the first is not disturbed */
+    scan(&victim);
+    assert_dirty(&victim, 0, 1);
+    victim_stop(&victim);
+}
+
+static void expect_failure(Victim *victim, int reason)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    RmExtent whole = {0, victim->block->size};
+    g_array_append_val(extents, whole);
+    g_assert_false(read_extents(victim, extents, TRUE, &error));
+    g_test_message("%s", error->message);
+    g_assert_error(error, RM_ERROR, reason);
+    g_clear_error(&error);
+    g_assert_false(read_extents(victim, extents, FALSE, &error));
+    g_assert_error(error, RM_ERROR, reason);
+}
+
+static void test_changed(gconstpointer data)
+{
+    Victim victim = {0};
+    victim_start(&victim, 4 * MIB);
+    store(&victim, 0, 1024, 1);
+    arm(&victim);
+    g_assert_cmpint(tell(&victim, GPOINTER_TO_INT(data), 100, 100, 0), ==, 0);
+    expect_failure(&victim, RM_REASON_GUEST_CHANGED);
+    victim_stop(&victim);
+}
+
+static void test_gone(void)
+{
+    Victim victim = {0};
+    g_autoptr(GError) error = NULL;
+    victim_start(&victim, 4 * MIB);
+    store(&victim, 0, 1024, 1);
+    arm(&victim);
+    kill(victim.pid, SIGKILL);
+    siginfo_t info;
+    waitid(P_PID, (id_t)victim.pid, &info, WEXITED | WNOWAIT); /* dead, not yet reaped */
+    expect_failure(&victim, RM_REASON_GUEST_GONE);
+    waitpid(victim.pid, NULL, 0);
+    expect_failure(&victim, RM_REASON_GUEST_GONE);
+    g_autoptr(RmTracker) late = rm_tracker_uffd_async_new(victim.pid, victim.blocks);
+    g_assert_false(late->ops->arm(late, &error));
+    g_assert_error(error, RM_ERROR, RM_REASON_GUEST_GONE);
+    victim_stop(&victim);
+}
+
+/* ---- huge pages ---- */
+
+static uint64_t huge_pages_total(void)
+{
+    g_autofree char *text = NULL;
+    g_assert_true(g_file_get_contents("/proc/sys/vm/nr_hugepages", &text, NULL, NULL));
+    return g_ascii_strtoull(text, NULL, 10);
+}
+
+static void set_huge_pages(uint64_t n)
+{
+    rm_autofd fd = open("/proc/sys/vm/nr_hugepages", O_WRONLY);
+    g_autofree char *text = g_strdup_printf("%" G_GUINT64_FORMAT "\n", n);
+    if (write(fd, text, strlen(text)) < 0)
+        g_test_message("cannot set nr_hugepages: %s", g_strerror(errno));
+}
+
+static void test_huge(void)
+{
+    Victim victim = {.mount = g_dir_make_tmp("rdmamig-huge-XXXXXX", NULL)};
+    uint64_t before = huge_pages_total();
+    if (mount("hugetlbfs", victim.mount, "hugetlbfs", 0, "pagesize=2M") < 0) {
+        g_test_skip("needs root, and 2 MiB huge pages, for a hugetlbfs mount");
+        g_rmdir(victim.mount);
+        g_free(victim.mount);
+        return;
+    }
+    set_huge_pages(before + HUGE_PAGES);
+    if (huge_pages_total() < before + HUGE_PAGES) {
+        g_test_skip("the host has no memory left for 8 huge pages of 2 MiB");
+    } else {
+        const uint64_t n = HUGE_PAGE / RM_PAGE;
+        victim_start(&victim, HUGE_PAGES * HUGE_PAGE);
+        store(&victim, 0, 2 * n, 1);
+        memset(victim.block->map + 4 * HUGE_PAGE, 0x66, HUGE_PAGE); /* the victim never touched it */
+        arm(&victim);
+        g_assert_cmpuint(scan(&victim), ==, 0);
+        store(&victim, n + 3, 1, 2);
+        g_assert_cmpuint(scan(&victim), ==, n); /* the whole huge page */
+        assert_dirty(&victim, n, n);
+        g_assert_cmpuint(scan(&victim), ==, 0);
+        store(&victim, 4 * n + 1, 1, 2);
+        g_assert_cmpint(tell(&victim, OP_READ, 0, 1, 0), ==, 0); /* into what is 2 at its other pages */
+        store(&victim, 6 * n, 1, 2);                             /* appears */
+        g_assert_cmpuint(scan(&victim), ==, 3 * n);
+        assert_dirty(&victim, 0, n);
+        assert_dirty(&victim, 4 * n, n);
+        assert_dirty(&victim, 6 * n, n);
+        g_assert_cmpuint(scan(&victim), ==, 0);
+        rm_tracker_free(g_steal_pointer(&victim.tracker));
+        g_assert_false(any_vma_tracked(victim.pid));
+        victim_stop(&victim);
+    }
+    umount(victim.mount);
+    g_rmdir(victim.mount);
+    g_free(victim.mount);
+    set_huge_pages(before);
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/uffd-async/writes", test_writes);
+    g_test_add_func("/uffd-async/holes", test_holes);
+    g_test_add_func("/uffd-async/never-touched", test_never_touched);
+    g_test_add_func("/uffd-async/rounds", test_rounds);
+    g_test_add_func("/uffd-async/partial-extents", test_partial_extents);
+    g_test_add_func("/uffd-async/sparse", test_sparse);
+    g_test_add_func("/uffd-async/free", test_free);
+    g_test_add_func("/uffd-async/never-armed", test_never_armed);
+    g_test_add_func("/uffd-async/second-tracker", test_second_tracker);
+    g_test_add_data_func("/uffd-async/remapped", GINT_TO_POINTER(OP_REMAP), test_changed);
+    g_test_add_data_func("/uffd-async/unmapped", GINT_TO_POINTER(OP_UNMAP), test_changed);
+    g_test_add_data_func("/uffd-async/other-memory", GINT_TO_POINTER(OP_MAP_OTHER), test_changed);
+    g_test_add_func("/uffd-async/gone", test_gone);
+    g_test_add_func("/uffd-async/huge", test_huge);
+    return g_test_run();
+}
