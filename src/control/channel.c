@@ -82,13 +82,17 @@ static void leave(RmControl *control)
     g_mutex_unlock(&control->lock);
 }
 
-/* Reason and detail of a failure at the peer, made safe to print. The reason "none" would read as success. */
-static RmReason peer_failure(json_object *message, char **ret_detail)
+/* Reason and detail of a failure at the peer, made safe to print. "none" would read as success; whether the
+ * guest's place is in doubt, or a guest that moved left something behind, is for each end to find by itself.
+ */
+static RmReason peer_failure(json_object *message, RmReason otherwise, char **ret_detail)
 {
     const char *name = NULL, *detail = NULL;
     RmReason reason;
-    if (!rm_json_string_opt(message, "reason", &name, NULL) || !rm_reason_from_name(name, &reason) ||
-        reason == RM_REASON_NONE)
+    if (!rm_json_string_opt(message, "reason", &name, NULL) || name == NULL)
+        reason = otherwise;
+    else if (!rm_reason_from_name(name, &reason) || reason == RM_REASON_NONE ||
+             reason == RM_REASON_DOUBTFUL || reason == RM_REASON_CLEANUP)
         reason = RM_REASON_PROTOCOL;
     rm_json_string_opt(message, "detail", &detail, NULL);
     *ret_detail = rm_printable(detail != NULL ? detail : "no detail given", DETAIL_MAX);
@@ -175,9 +179,9 @@ static gboolean take_in_end(RmControl *control, json_object *message, const char
     if (cancel && rm_link_expects_end(control->link)) /* too late to cancel what is done */
         return TRUE;
     g_autofree char *detail = NULL;
-    RmReason reason = peer_failure(message, &detail);
-    g_autofree char *text = g_strconcat(cancel ? "cancelled: " : "", detail, NULL);
-    rm_link_break(control->link, cancel ? RM_REASON_CANCELLED : reason, text);
+    RmReason reason = peer_failure(message, cancel ? RM_REASON_CANCELLED : RM_REASON_PROTOCOL, &detail);
+    g_autofree char *text = g_strconcat(reason == RM_REASON_CANCELLED ? "cancelled: " : "", detail, NULL);
+    rm_link_break(control->link, reason, text);
     return TRUE;
 }
 
@@ -382,7 +386,7 @@ static gboolean check_reply(RmControl *control, json_object *reply, GError **err
     if (strcmp(type, "error") != 0 && strcmp(type, "refuse") != 0 && strcmp(type, "failed") != 0)
         return TRUE;
     g_autofree char *detail = NULL;
-    RmReason reason = peer_failure(reply, &detail);
+    RmReason reason = peer_failure(reply, RM_REASON_PROTOCOL, &detail);
     g_autofree char *name = rm_link_dup_peer_name(control->link);
     return rm_fail(error, reason, "%s: %s", name, detail);
 }
