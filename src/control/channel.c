@@ -22,9 +22,12 @@
 #define KEEPALIVE_MS 2000
 #define TIMEOUT_MS 10000
 #define QUEUE_MESSAGES 1024
-#define QUEUE_WEIGHT (128u << 20) /* bytes, roughly, that queued messages may hold in memory */
-#define CONTAINER_WEIGHT 512 /* about what json-c takes for an object or an array, however short its text */
-#define CONTAINERS_MAX 65536 /* in one message: three bytes of text each, but hundreds in memory */
+/* Two bytes of text can be sixty in memory, or hundreds: bounds go by an estimate of what json-c takes. The
+ * largest message that the protocol has is about 3 MiB. */
+#define CONTAINER_WEIGHT 512 /* an object or an array */
+#define VALUE_WEIGHT 64
+#define MESSAGE_WEIGHT_MAX (16u << 20)
+#define QUEUE_WEIGHT_MAX (64u << 20)
 #define DETAIL_MAX 1024
 #define TYPE_MAX 64
 
@@ -79,13 +82,17 @@ static void leave(RmControl *control)
     g_mutex_unlock(&control->lock);
 }
 
-/* Reason and detail of a failure at the peer, made safe to print. The reason "none" would read as success. */
-static RmReason peer_failure(json_object *message, char **ret_detail)
+/* Reason and detail of a failure at the peer, made safe to print. "none" would read as success; whether the
+ * guest's place is in doubt, or a guest that moved left something behind, is for each end to find by itself.
+ */
+static RmReason peer_failure(json_object *message, RmReason otherwise, char **ret_detail)
 {
     const char *name = NULL, *detail = NULL;
     RmReason reason;
-    if (!rm_json_string_opt(message, "reason", &name, NULL) || !rm_reason_from_name(name, &reason) ||
-        reason == RM_REASON_NONE)
+    if (!rm_json_string_opt(message, "reason", &name, NULL) || name == NULL)
+        reason = otherwise;
+    else if (!rm_reason_from_name(name, &reason) || reason == RM_REASON_NONE ||
+             reason == RM_REASON_DOUBTFUL || reason == RM_REASON_CLEANUP)
         reason = RM_REASON_PROTOCOL;
     rm_json_string_opt(message, "detail", &detail, NULL);
     *ret_detail = rm_printable(detail != NULL ? detail : "no detail given", DETAIL_MAX);
@@ -150,7 +157,7 @@ static gboolean take_in_request(RmControl *control, json_object **message, gsize
     g_mutex_lock(&control->lock);
     guint count = g_queue_get_length(&control->incoming);
     gboolean room =
-        count == 0 || (count < QUEUE_MESSAGES && control->incoming_weight + weight <= QUEUE_WEIGHT);
+        count == 0 || (count < QUEUE_MESSAGES && control->incoming_weight + weight <= QUEUE_WEIGHT_MAX);
     if (room) {
         Incoming *incoming = g_new(Incoming, 1);
         *incoming = (Incoming){.message = g_steal_pointer(message), .weight = weight};
@@ -172,32 +179,48 @@ static gboolean take_in_end(RmControl *control, json_object *message, const char
     if (cancel && rm_link_expects_end(control->link)) /* too late to cancel what is done */
         return TRUE;
     g_autofree char *detail = NULL;
-    RmReason reason = peer_failure(message, &detail);
-    g_autofree char *text = g_strconcat(cancel ? "cancelled: " : "", detail, NULL);
-    rm_link_break(control->link, cancel ? RM_REASON_CANCELLED : reason, text);
+    RmReason reason = peer_failure(message, cancel ? RM_REASON_CANCELLED : RM_REASON_PROTOCOL, &detail);
+    g_autofree char *text = g_strconcat(reason == RM_REASON_CANCELLED ? "cancelled: " : "", detail, NULL);
+    rm_link_break(control->link, reason, text);
     return TRUE;
+}
+
+static gsize weigh(const char *line, gsize length)
+{
+    gsize weight = length;
+    for (gsize i = 0; i < length; i++) {
+        if (line[i] == '{' || line[i] == '[')
+            weight += CONTAINER_WEIGHT;
+        else if (line[i] == ',')
+            weight += VALUE_WEIGHT;
+    }
+    return weight;
+}
+
+/* The form of all types, whether known or of a later version: so they can be quoted in messages as they are.
+ */
+static gboolean check_type(const char *type, GError **error)
+{
+    gsize length = strlen(type);
+    if (length > 0 && length <= TYPE_MAX && strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789-") == length)
+        return TRUE;
+    return rm_fail(error, RM_REASON_PROTOCOL, "malformed message type of %zu bytes", length);
 }
 
 static gboolean take_in(RmControl *control, const char *line, gsize length, GError **error)
 {
-    gsize containers = 0;
-    for (gsize i = 0; i < length; i++)
-        containers += line[i] == '{' || line[i] == '[';
-    if (containers > CONTAINERS_MAX)
-        return rm_fail(error, RM_REASON_PROTOCOL, "message with %zu objects and arrays: %u is the limit",
-                       containers, CONTAINERS_MAX);
+    gsize weight = weigh(line, length);
+    if (weight > MESSAGE_WEIGHT_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "message with too many members");
     rm_autojson message = rm_json_parse(line, length, RM_MESSAGE_DEPTH, error);
     const char *type = NULL;
-    if (message == NULL || !rm_json_string(message, "type", &type, error))
+    if (message == NULL || !rm_json_string(message, "type", &type, error) || !check_type(type, error))
         return FALSE;
-    if (strlen(type) == 0 || strlen(type) > TYPE_MAX)
-        return rm_fail(error, RM_REASON_PROTOCOL, "type of %zu bytes: 1 to %u are due", strlen(type),
-                       TYPE_MAX);
     if (json_object_object_get_ex(message, RM_REPLY, NULL))
         return take_in_reply(control, &message, error);
     if (strcmp(type, "keep-alive") == 0 || take_in_end(control, message, type))
         return TRUE;
-    return take_in_request(control, &message, length + containers * CONTAINER_WEIGHT, error);
+    return take_in_request(control, &message, weight, error);
 }
 
 /* --- waiting --- */
@@ -363,7 +386,7 @@ static gboolean check_reply(RmControl *control, json_object *reply, GError **err
     if (strcmp(type, "error") != 0 && strcmp(type, "refuse") != 0 && strcmp(type, "failed") != 0)
         return TRUE;
     g_autofree char *detail = NULL;
-    RmReason reason = peer_failure(reply, &detail);
+    RmReason reason = peer_failure(reply, RM_REASON_PROTOCOL, &detail);
     g_autofree char *name = rm_link_dup_peer_name(control->link);
     return rm_fail(error, reason, "%s: %s", name, detail);
 }

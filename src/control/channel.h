@@ -45,7 +45,7 @@ uint64_t rm_control_begin(RmControl *control, json_object *message, GError **err
 gboolean rm_control_finish(RmControl *control, uint64_t id, unsigned timeout_ms, GCancellable *cancellable,
                            json_object **ret_reply, GError **error);
 
-/* Sends a message without id (ownership taken): cancel. */
+/* Sends a message without id (ownership taken): bye, or cancel, whose reason and detail the peer's channel breaks with. */
 gboolean rm_control_send(RmControl *control, json_object *message, GError **error);
 
 /* The next request of the peer; waits. timeout_ms 0: as long as the peer is alive. */
@@ -62,7 +62,7 @@ void rm_control_set_peer_name(RmControl *control, const char *name);
 
 /* Cancelled when the channel breaks or the peer sends `cancel`; owned by the channel. Why: rm_control_error(). */
 GCancellable *rm_control_lost(RmControl *control);
-/* Sets `error` to why the channel broke (peer-lost, peer-timeout, protocol, cancelled) and returns FALSE; TRUE if it
+/* Sets `error` to why the channel broke (peer-lost, peer-timeout, protocol, what its cancel says) and returns FALSE; TRUE if it
  * is well. */
 gboolean rm_control_error(RmControl *control, GError **error);
 

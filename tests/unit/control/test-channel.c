@@ -269,6 +269,7 @@ static void test_protocol_errors(void)
         {"{}\n", "\"type\" is missing"},
         {"{\"type\":5}\n", "\"type\" is an integer"},
         {"{\"type\":\"\"}\n", "type of 0 bytes"},
+        {"{\"type\":\"\\u001b[2J\"}\n", "malformed message type"},
         {"{\"type\":\"x\",\"id\":-1}\n", "\"id\" is a negative integer"},
         {"{\"type\":\"x\",\"id\":0}\n", "can't be 0"},
         {"{\"type\":\"x\",\"id\":18446744073709551616}\n", "64 bits"},
@@ -340,13 +341,13 @@ static void test_flood(void)
 static void test_flood_of_containers(void)
 {
     g_autoptr(GString) line = g_string_new("{\"type\":\"x\",\"a\":[[]");
-    for (int i = 0; i < 60000; i++)
+    for (int i = 0; i < 25000; i++)
         g_string_append(line, ",[]");
     g_string_append(line, "]}\n");
     g_autoptr(RmControl) control = NULL;
     rm_autofd fd = -1; /* closed first */
     control = against_fd(&patient, &fd);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 5; i++)
         put_text(fd, line->str);
     assert_broken(control, RM_REASON_PROTOCOL, "too many requests");
 
@@ -354,11 +355,11 @@ static void test_flood_of_containers(void)
     rm_autofd other_fd = -1; /* closed first */
     other = against_fd(&patient, &other_fd);
     g_string_truncate(line, line->len - 3);
-    for (int i = 0; i < 6000; i++)
+    for (int i = 0; i < 5000; i++)
         g_string_append(line, ",[]");
     g_string_append(line, "]}\n");
     put_text(other_fd, line->str);
-    assert_broken(other, RM_REASON_PROTOCOL, "objects and arrays");
+    assert_broken(other, RM_REASON_PROTOCOL, "too many members");
 }
 
 static void test_peer_closes(void)
@@ -521,6 +522,27 @@ static void test_cancel_from_peer(void)
     assert_broken(pair.b, RM_REASON_CANCELLED, "source: cancelled: by\\x1b[2J hand");
     rm_autojson request = NULL;
     g_assert_false(rm_control_receive(pair.b, 0, NULL, &request, NULL));
+}
+
+/* The peer may say why, but not what only this end can know. */
+static void test_cancel_with_reason(void)
+{
+    static const struct {
+        const char *name;
+        RmReason reason;
+    } cases[] = {
+        {"guest-gone", RM_REASON_GUEST_GONE}, {"doubtful", RM_REASON_PROTOCOL},
+        {"cleanup", RM_REASON_PROTOCOL},      {"none", RM_REASON_PROTOCOL},
+        {"unheard-of", RM_REASON_PROTOCOL},
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_auto(Pair) pair = pair_new(&patient);
+        json_object *cancel = rm_json_message("cancel");
+        rm_json_add_string(cancel, "reason", cases[i].name);
+        rm_json_add_string(cancel, "detail", "QEMU ended");
+        g_assert_true(rm_control_send(pair.b, cancel, NULL));
+        assert_broken(pair.a, cases[i].reason, "destination: QEMU ended");
+    }
 }
 
 /* Sent as the last word before closing, while the peer's own bytes lie unread: it must arrive. */
@@ -762,6 +784,7 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/peer-that-does-not-read", test_peer_that_does_not_read);
     g_test_add_func("/channel/keepalives-pile-up", test_keepalives_pile_up);
     g_test_add_func("/channel/cancel-from-peer", test_cancel_from_peer);
+    g_test_add_func("/channel/cancel-with-reason", test_cancel_with_reason);
     g_test_add_func("/channel/last-word-arrives", test_last_word_arrives);
     g_test_add_func("/channel/write-after-cancel", test_write_after_cancel);
     g_test_add_func("/channel/failure-replies", test_failure_replies);
