@@ -173,8 +173,11 @@ static gboolean take_in_end(RmControl *control, json_object *message, const char
         return TRUE;
     g_autofree char *detail = NULL;
     RmReason reason = peer_failure(message, &detail);
-    g_autofree char *text = g_strconcat(cancel ? "cancelled: " : "", detail, NULL);
-    rm_link_break(control->link, cancel ? RM_REASON_CANCELLED : reason, text);
+    /* A cancel that names a reason is a failure at the other end; one without is its operator's wish. */
+    if (cancel && !json_object_object_get_ex(message, "reason", NULL))
+        reason = RM_REASON_CANCELLED;
+    g_autofree char *text = g_strconcat(cancel && reason == RM_REASON_CANCELLED ? "cancelled: " : "", detail, NULL);
+    rm_link_break(control->link, reason, text);
     return TRUE;
 }
 

@@ -523,6 +523,17 @@ static void test_cancel_from_peer(void)
     g_assert_false(rm_control_receive(pair.b, 0, NULL, &request, NULL));
 }
 
+/* What went wrong over there is the reason here, too; a cancel is not always somebody's wish. */
+static void test_cancel_with_reason(void)
+{
+    g_auto(Pair) pair = pair_new(&patient);
+    json_object *cancel = rm_json_message("cancel");
+    rm_json_add_string(cancel, "reason", "guest-gone");
+    rm_json_add_string(cancel, "detail", "QEMU ended");
+    g_assert_true(rm_control_send(pair.a, cancel, NULL));
+    assert_broken(pair.b, RM_REASON_GUEST_GONE, "source: QEMU ended");
+}
+
 /* Sent as the last word before closing, while the peer's own bytes lie unread: it must arrive. */
 static void test_last_word_arrives(void)
 {
@@ -762,6 +773,7 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/peer-that-does-not-read", test_peer_that_does_not_read);
     g_test_add_func("/channel/keepalives-pile-up", test_keepalives_pile_up);
     g_test_add_func("/channel/cancel-from-peer", test_cancel_from_peer);
+    g_test_add_func("/channel/cancel-with-reason", test_cancel_with_reason);
     g_test_add_func("/channel/last-word-arrives", test_last_word_arrives);
     g_test_add_func("/channel/write-after-cancel", test_write_after_cancel);
     g_test_add_func("/channel/failure-replies", test_failure_replies);
