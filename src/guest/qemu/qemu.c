@@ -126,7 +126,14 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
         return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
     }
-    return rm_state_save(self->qmp, ret_state, error);
+    if (!rm_state_save(self->qmp, ret_state, error))
+        return FALSE;
+    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing to is no
+     * reason to keep the guest here. */
+    g_autoptr(GError) leftover = NULL;
+    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
+        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    return TRUE;
 }
 
 /* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
