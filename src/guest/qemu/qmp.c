@@ -282,8 +282,9 @@ static gboolean run(RmQmp *qmp, int fd, const char *command, json_object *argume
     if (g_cancellable_set_error_if_cancelled(rm_qmp_cancellable(qmp), error))
         return FALSE;
     gint64 deadline = deadline_of(qmp);
-    g_autofree char *line =
-        g_strconcat(json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN), "\n", NULL);
+    g_autofree char *line = g_strconcat(
+        json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE),
+        "\n", NULL);
     g_debug("qmp > %.*s", (int)MIN(strlen(line) - 1, 400), line);
     return send_line(qmp, line, fd, deadline, error) &&
            await_reply(qmp, command, id, deadline, ret_reply, error);
