@@ -279,6 +279,33 @@ static void test_rejected(gconstpointer data)
     }
 }
 
+/* The state is loaded, but `commit` never comes: the source gets its disks back beside a destination that is
+ * still there. */
+static void test_loaded_not_committed(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) a = vm_start(qemu, "");
+    g_autofree char *options = g_strdup_printf(
+        VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 -incoming defer", a->disk);
+    g_autoptr(Vm) b = vm_start_raw(qemu, options);
+    g_autoptr(RmGuest) source = vm_guest(a), destination = vm_guest(b);
+    g_autoptr(GPtrArray) from = vm_blocks(source, FALSE), to = vm_blocks(destination, TRUE);
+    g_autoptr(GByteArray) state = stop_and_save(source);
+    copy_ram(from, to);
+    destination->ops->load(destination, state->data, state->len, &error);
+    g_assert_no_error(error);
+    source->ops->resume(source, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_status(a, "running");
+    vm_assert_counts(from);
+    vm_assert_status(b, "paused");
+    destination->ops->quit(destination, &error);
+    g_assert_no_error(error);
+}
+
 static void test_load_wrong_state(gconstpointer data)
 {
     const Qemu *qemu = data;
@@ -392,6 +419,7 @@ int main(int argc, char **argv)
     add_for_each("paused", test_paused);
     add_for_each("paused-by-other", test_paused_by_other);
     add_for_each("rejected", test_rejected);
+    add_for_each("loaded-not-committed", test_loaded_not_committed);
     add_for_each("load-wrong-state", test_load_wrong_state);
     add_for_each("cancelled-anywhere", test_cancelled_anywhere);
     add_for_each("unresponsive", test_unresponsive);
