@@ -327,6 +327,20 @@ static gpointer cancel_after(gpointer data)
     return NULL;
 }
 
+/* How many pipes QEMU has open: none of ours may stay. */
+static unsigned count_pipes(Vm *vm)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/fd", (int)vm->pid);
+    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
+    unsigned n = 0;
+    for (const char *name; dir != NULL && (name = g_dir_read_name(dir)) != NULL;) {
+        g_autofree char *link = g_build_filename(path, name, NULL);
+        g_autofree char *target = g_file_read_link(link, NULL);
+        n += target != NULL && g_str_has_prefix(target, "pipe:");
+    }
+    return n;
+}
+
 /* Cancelled anywhere in the save: the guest runs again, and QEMU is as it was. */
 static void test_cancelled_anywhere(gconstpointer data)
 {
@@ -336,6 +350,7 @@ static void test_cancelled_anywhere(gconstpointer data)
         return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autofree char *before = query_vector(vm);
+    unsigned pipes = count_pipes(vm);
     for (unsigned us = 0; us < 24000; us += 1500) {
         g_autoptr(GError) error = NULL;
         g_autoptr(GCancellable) cancellable = g_cancellable_new();
@@ -360,6 +375,7 @@ static void test_cancelled_anywhere(gconstpointer data)
         g_assert_cmpstr(before, ==, after);
     }
     g_test_message("%u cancelled", cancelled);
+    g_assert_cmpuint(count_pipes(vm), ==, pipes);
     g_assert_cmpuint(cancelled, >, 0);
 }
 
