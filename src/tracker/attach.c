@@ -315,6 +315,7 @@ static gboolean inject(Attach *a)
     int result = rm_tracee_set_sigmask(&a->tracee, a->sigmask);
     if (result == 0)
         result = aim(a, SYS_userfaultfd, (uint64_t)(unsigned)a->flags);
+    rm_fault_pause("attach-hold-aimed");
     if (result == 0)
         result = rm_tracee_set_sigmask(&a->tracee, ~UINT64_C(0));
     if (result == 0)

@@ -336,6 +336,31 @@ static void test_held(void)
     victim_stop(&victim);
 }
 
+/* We die when the thread has its new registers but not yet its signals blocked, and a signal has come that
+ * only the mask of its sigsuspend() admits. Were it handled before that call is made again, the call would
+ * wait for ever. */
+static void test_killed_in_sigsuspend(void)
+{
+#if !RM_FAULTS
+    g_test_skip("needs a build with fault points (meson setup -Dfaults=true)");
+    return;
+#endif
+    Victim victim = {0};
+    guint i = 0;
+    g_autofree char *fault = g_strdup_printf("attach-hold-aimed=60,attach-die=%d", POINTS_BEFORE_FRAME + 2);
+    victim_start(&victim, "");
+    while (!g_str_equal(g_ptr_array_index(victim.names, i), "sigsuspend"))
+        i++;
+    for (guint n = 0; n < 10; n++) {
+        int status = attach_once(victim.pid, g_array_index(victim.tids, pid_t, i), fault, 0);
+        g_assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        assert_released(&victim);
+        assert_goes_on(&victim, i);
+    }
+    assert_well(&victim, 0);
+    victim_stop(&victim);
+}
+
 /* A stopped process stays stopped, and goes on when told to. */
 static void test_job_control(void)
 {
@@ -522,6 +547,7 @@ int main(int argc, char **argv)
     g_test_add_data_func("/attach/thousand", "", test_thousand);
     g_test_add_data_func("/attach/thousand-signals", "signals", test_thousand);
     g_test_add_func("/attach/held", test_held);
+    g_test_add_func("/attach/killed-in-sigsuspend", test_killed_in_sigsuspend);
     g_test_add_func("/attach/job-control", test_job_control);
     g_test_add_func("/attach/no-descriptors", test_no_descriptors);
     g_test_add_data_func("/attach/seccomp-kill", GUINT_TO_POINTER(SECCOMP_RET_KILL_PROCESS), test_seccomp);

@@ -76,11 +76,14 @@ static int execute(const struct command *command, uint8_t *map, const char *dire
     }
     case OP_UNMAP:
         return munmap(page, length) < 0 ? -errno : 0;
-    case OP_MAP_OTHER:
-        return mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-                       page
-                   ? 0
-                   : -errno;
+    case OP_MAP_OTHER: { /* another file of the same file system, at the same offset */
+        rm_autofd other = open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        off_t offset = (off_t)(command->page * RM_PAGE);
+        if (ftruncate(other, offset + (off_t)length) < 0)
+            return -errno;
+        void *at = mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, other, offset);
+        return at == page ? 0 : -errno;
+    }
     }
     return -EINVAL;
 }
