@@ -6,7 +6,7 @@
  * default each thread gets every fourth of these points, another fourth each; with RDMAMIG_TEST_FULL=1 each
  * gets all of them.
  */
-#include "common/autoptr.h"
+#include "attach-util.h"
 #include "common/fault.h"
 #include "common/reason.h"
 #include "tracker/attach.h"
@@ -28,13 +28,7 @@
 
 #define FLAGS (O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)
 #define ANSWER_MS 10000
-#define SAMPLE 4
 #define POINTS_MAX 200
-
-/* Up to the setting of registers that makes the frame count (the later ones if signals make more stops).
- * Killed between the interrupt and that, we leave the kernel to its own devices, and it makes epoll_wait()
- * and its like fail with EINTR, as after SIGSTOP and SIGCONT: signal(7). */
-#define POINTS_BEFORE_FRAME 17
 
 typedef struct {
     pid_t pid;
@@ -45,13 +39,6 @@ typedef struct {
     guint bad, interrupted;
     char *first_bad;
 } Victim;
-
-static char *tool(const char *name)
-{
-    g_autofree char *self = g_file_read_link("/proc/self/exe", NULL);
-    g_autofree char *dir = g_path_get_dirname(self);
-    return g_build_filename(dir, "..", "tools", name, NULL);
-}
 
 /* ---- the victim ---- */
 
@@ -101,7 +88,7 @@ static void ask(Victim *victim, const char *command)
 static void victim_start(Victim *victim, const char *mode)
 {
     int in[2], out[2];
-    g_autofree char *path = tool("attach-victim");
+    g_autofree char *path = tool_path("attach-victim");
     g_assert_cmpint(pipe2(in, O_CLOEXEC), ==, 0);
     g_assert_cmpint(pipe2(out, O_CLOEXEC), ==, 0);
     victim->pid = fork();
@@ -164,66 +151,13 @@ static void assert_goes_on(Victim *victim, guint i)
     }
 }
 
-static char task_state(pid_t pid, pid_t tid)
-{
-    g_autofree char *path = g_strdup_printf("/proc/%d/task/%d/stat", pid, tid), *text = NULL;
-    if (!g_file_get_contents(path, &text, NULL, NULL))
-        return '?';
-    return strrchr(text, ')')[2];
-}
-
-/* No thread is left stopped or traced. The kernel lets go a little after the tracer's end. */
 static void assert_released(Victim *victim)
 {
-    for (guint i = 0; i < victim->tids->len; i++) {
-        pid_t tid = g_array_index(victim->tids, pid_t, i);
-        char state = 't';
-        for (int tries = 0; tries < 500 && (state == 't' || state == 'T'); tries++) {
-            if (tries > 0)
-                g_usleep(2000);
-            state = task_state(victim->pid, tid);
-        }
-        g_assert_true(strchr("RSD", state) != NULL);
-    }
-}
-
-static guint count_fds(pid_t pid, guint *ret_uffds)
-{
-    g_autofree char *path = g_strdup_printf("/proc/%d/fd", pid);
-    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
-    guint n = 0;
-    *ret_uffds = 0;
-    for (const char *name; (name = g_dir_read_name(dir)) != NULL; n++) {
-        g_autofree char *link = g_build_filename(path, name, NULL);
-        g_autofree char *target = g_file_read_link(link, NULL);
-        *ret_uffds += target != NULL && strstr(target, "userfaultfd") != NULL;
-    }
-    return n;
+    for (guint i = 0; i < victim->tids->len; i++)
+        assert_task_released(victim->pid, g_array_index(victim->tids, pid_t, i));
 }
 
 /* ---- attaching ---- */
-
-/* Runs attach-once with a fault; returns its wait status. */
-static int attach_once(pid_t pid, pid_t tid, const char *fault, uid_t uid)
-{
-    g_autofree char *path = tool("attach-once");
-    char pid_text[16], tid_text[16];
-    int status;
-    g_snprintf(pid_text, sizeof pid_text, "%d", (int)pid);
-    g_snprintf(tid_text, sizeof tid_text, "%d", (int)tid);
-    pid_t attacher = fork();
-    if (attacher == 0) {
-        rm_autofd null = open("/dev/null", O_WRONLY);
-        dup2(null, 1);
-        if (fault != NULL)
-            setenv("RDMAMIG_FAULT", fault, 1);
-        if (uid == 0 || setuid(uid) == 0)
-            execl(path, "attach-once", pid_text, tid_text, NULL);
-        _exit(127);
-    }
-    g_assert_cmpint(waitpid(attacher, &status, 0), ==, attacher);
-    return status;
-}
 
 static int attach(pid_t pid, pid_t tid, RmAttachStats *ret_stats)
 {
@@ -258,7 +192,7 @@ static void kill_on_thread(Victim *victim, guint i, guint stride, gboolean signa
         died += WIFSIGNALED(status);
         assert_released(victim);
         assert_goes_on(victim, i);
-        *allowed += n <= POINTS_BEFORE_FRAME || signals;
+        *allowed += n <= ATTACH_POINTS_BEFORE_FRAME || signals;
         assert_well(victim, *allowed);
     }
     /* Nothing but a userfaultfd in the VMM may outlive us, and only if we died between its making and its
@@ -286,7 +220,7 @@ static void test_killed(gconstpointer mode)
     guint allowed = 0;
     victim_start(&victim, mode);
     for (guint i = 0; i < victim.tids->len; i++)
-        kill_on_thread(&victim, i, full ? 1 : signals ? 4 * SAMPLE : SAMPLE, signals, &allowed);
+        kill_on_thread(&victim, i, full ? 1 : signals ? 4 * ATTACH_SAMPLE : ATTACH_SAMPLE, signals, &allowed);
     ask(&victim, "quiet\n");
     assert_well(&victim, allowed);
     victim_stop(&victim);
@@ -347,7 +281,8 @@ static void test_killed_in_sigsuspend(void)
 #endif
     Victim victim = {0};
     guint i = 0;
-    g_autofree char *fault = g_strdup_printf("attach-hold-aimed=60,attach-die=%d", POINTS_BEFORE_FRAME + 2);
+    g_autofree char *fault =
+        g_strdup_printf("attach-hold-aimed=60,attach-die=%d", ATTACH_POINTS_BEFORE_FRAME + 2);
     victim_start(&victim, "");
     while (!g_str_equal(g_ptr_array_index(victim.names, i), "sigsuspend"))
         i++;
