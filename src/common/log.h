@@ -8,8 +8,10 @@
 #include <glib.h>
 
 /* `program` prefixes each line on stderr. Levels: -1 warnings only, 0 messages too, 1 info too, 2 debug too.
- * A log that cannot be written (full disk, closed pipe) is dropped: it never costs a guest. */
+ * `program` is kept, not copied. A line that cannot be written (full disk, closed pipe, a reader that does not read) is
+ * dropped: it never costs a guest. Ignores SIGPIPE. Call once, before the first thread; GLib aborts on a second call. */
 void rm_log_init(const char *program, int verbosity);
 
-/* Called before each stderr line is written, so that a progress bar can clear its line; may be NULL. */
+/* Called before each stderr line is written, so that a progress bar can clear its line; may be NULL. Runs under the log's
+ * lock: it must not log, nor wait. */
 void rm_log_set_hook(void (*before_line)(void));

@@ -21,5 +21,6 @@ gboolean rm_parse_uint(const char *text, uint64_t min, uint64_t max, uint64_t *r
 /* "64 MiB", "1.5 GiB"; caller frees. */
 char *rm_format_size(uint64_t bytes);
 
-/* "HOST", "HOST:PORT", "[IPV6]", "[IPV6%scope]:PORT", ":PORT"; ret_host is NULL if absent. Reason usage. */
+/* "HOST", "HOST:PORT", "[IPV6]", "[IPV6%scope]:PORT", ":PORT"; ret_host is NULL if absent, and has no
+ * brackets. Several colons without brackets are an IPv6 address without port. Reason usage. */
 gboolean rm_parse_address(const char *text, uint16_t default_port, char **ret_host, uint16_t *ret_port, GError **error);

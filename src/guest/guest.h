@@ -5,7 +5,8 @@
  *
  * One thread, the session's, makes all calls. Each may block for as long as the VMM takes to answer, bounded by the
  * provider's time-out (a VMM that does not answer is an error, never a hang), and ends early if `cancellable` (given at
- * creation, may be NULL) is cancelled, save for the roll-back calls resume() and quit(), which must run to their end.
+ * creation, may be NULL) is cancelled, save for the roll-back calls resume() and quit(), which must run to their end, and
+ * run_state(), which tells afterwards where a guest is.
  */
 #pragma once
 

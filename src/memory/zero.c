@@ -8,12 +8,11 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-typedef gboolean (*ZeroFunc)(const uint8_t *data, size_t length);
-
 #define STEP 256u
 
-static gboolean zero_sse2(const uint8_t *data, size_t length)
+static gboolean zero_sse2(const void *start, size_t length)
 {
+    const uint8_t *data = start;
     for (const uint8_t *end = data + length; data < end; data += STEP) {
         __m128i any = _mm_setzero_si128();
         for (unsigned i = 0; i < STEP; i += sizeof(__m128i))
@@ -24,8 +23,9 @@ static gboolean zero_sse2(const uint8_t *data, size_t length)
     return TRUE;
 }
 
-__attribute__((target("avx2"))) static gboolean zero_avx2(const uint8_t *data, size_t length)
+__attribute__((target("avx2"))) static gboolean zero_avx2(const void *start, size_t length)
 {
+    const uint8_t *data = start;
     for (const uint8_t *end = data + length; data < end; data += STEP) {
         __m256i any = _mm256_setzero_si256();
         for (unsigned i = 0; i < STEP; i += sizeof(__m256i))
@@ -36,8 +36,9 @@ __attribute__((target("avx2"))) static gboolean zero_avx2(const uint8_t *data, s
     return TRUE;
 }
 
-__attribute__((target("avx512f"))) static gboolean zero_avx512(const uint8_t *data, size_t length)
+__attribute__((target("avx512f"))) static gboolean zero_avx512(const void *start, size_t length)
 {
+    const uint8_t *data = start;
     for (const uint8_t *end = data + length; data < end; data += STEP) {
         __m512i any = _mm512_setzero_si512();
         for (unsigned i = 0; i < STEP; i += sizeof(__m512i))
@@ -48,17 +49,22 @@ __attribute__((target("avx512f"))) static gboolean zero_avx512(const uint8_t *da
     return TRUE;
 }
 
-static ZeroFunc choose(void)
+RmZeroFunc rm_zero_variant(unsigned index)
 {
+    RmZeroFunc usable[3];
+    unsigned n = 0;
     if (__builtin_cpu_supports("avx512f"))
-        return zero_avx512;
-    return __builtin_cpu_supports("avx2") ? zero_avx2 : zero_sse2;
+        usable[n++] = zero_avx512;
+    if (__builtin_cpu_supports("avx2"))
+        usable[n++] = zero_avx2;
+    usable[n++] = zero_sse2; /* part of x86-64 */
+    return index < n ? usable[index] : NULL;
 }
 
 gboolean rm_is_zero(const void *data, size_t length)
 {
     static gsize chosen;
     if (g_once_init_enter(&chosen))
-        g_once_init_leave(&chosen, (gsize)choose());
-    return ((ZeroFunc)chosen)(data, length);
+        g_once_init_leave(&chosen, (gsize)rm_zero_variant(0));
+    return ((RmZeroFunc)chosen)(data, length);
 }

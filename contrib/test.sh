@@ -1,0 +1,47 @@
+#!/bin/bash
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# Runs the tests, as root or with sudo: installs what is missing (Debian 12), builds, fetches QEMU 10, runs them through
+# meson, and closes with a line "N passed, N failed, N skipped". The skipped ones are listed with their reasons.
+#
+#   contrib/test.sh [--suite NAME]...
+#
+# Without --suite all run but `full` and `soak`, which take hours. Logs: build-test/meson-logs.
+# RDMAMIG_QEMU_10 names a QEMU 10 that is there already.
+set -euo pipefail
+export me=test
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+suites=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --suite) [ $# -ge 2 ] || fail "--suite needs a name"; suites+=(--suite "$2"); shift ;;
+    --suite=*) suites+=(--suite "${1#*=}") ;;
+    -h | --help) echo "usage: contrib/test.sh [--suite NAME]..."; exit 0 ;;
+    *) echo "usage: contrib/test.sh [--suite NAME]..." >&2; exit 2 ;;
+    esac
+    shift
+done
+
+builddir=$root/build-test
+need_root
+# shellcheck disable=SC2086
+install $BUILD_PACKAGES $GUEST_PACKAGES $TEST_PACKAGES
+say "building in $builddir"
+build "$builddir" -Dfaults=true -Dwerror=true
+
+if [ -z "${RDMAMIG_QEMU_10:-}" ]; then
+    cache=${XDG_CACHE_HOME:-$HOME/.cache}/rdmamig/qemu-10
+    [ ! -x /opt/qemu-10/root/usr/bin/qemu-system-x86_64 ] || cache=/opt/qemu-10/root
+    RDMAMIG_QEMU_10=$("$root/contrib/fetch-qemu.sh" "$cache") || RDMAMIG_QEMU_10=''
+    [ -n "$RDMAMIG_QEMU_10" ] || say "no QEMU 10: the tests that need it are skipped"
+fi
+
+run=(env "RDMAMIG_QEMU_10=$RDMAMIG_QEMU_10" meson test -C "$builddir" --no-rebuild "${suites[@]}")
+[ "$(id -u)" = 0 ] || run=(sudo "${run[@]}")
+log=$builddir/meson-logs/testlog.json
+rm -f "$log" 2>/dev/null || sudo rm -f "$log"
+status=0
+"${run[@]}" || status=$?
+[ "$(id -u)" = 0 ] || sudo chown -R "$(id -u):$(id -g)" "$builddir/meson-logs"
+exec python3 "$root/tests/tools/summary.py" "$log" "$status"

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Encoders and decoders of the control channel's messages. */
+#include "control/message.h"
+
+#include "common/autoptr.h"
+#include "common/reason.h"
+#include "control/json.h"
+#include "memory/chunk.h"
+
+#include <string.h>
+#include <sys/sysmacros.h>
+
+const char *rm_fate_name(RmFate fate)
+{
+    static const char *const names[] = {"unknown", "active", "aborted", "committed"};
+    return names[fate];
+}
+
+const char *rm_message_type(json_object *message)
+{
+    const char *type = "";
+    rm_json_string_opt(message, "type", &type, NULL);
+    return type;
+}
+
+gboolean rm_message_expect(json_object *reply, const char *type, GError **error)
+{
+    if (strcmp(rm_message_type(reply), type) == 0)
+        return TRUE;
+    return rm_fail(error, RM_REASON_PROTOCOL, "the peer answered `%.40s` where `%s` was due", rm_message_type(reply), type);
+}
+
+char *rm_backing_id(const RmBlock *block)
+{
+    static char boot[64];
+    static gsize once;
+    if (g_once_init_enter(&once)) {
+        g_autofree char *text = NULL;
+        if (g_file_get_contents("/proc/sys/kernel/random/boot_id", &text, NULL, NULL))
+            g_strlcpy(boot, g_strstrip(text), sizeof boot);
+        g_once_init_leave(&once, 1);
+    }
+    return g_strdup_printf("%s:%u.%u:%" G_GUINT64_FORMAT, boot, major(block->dev), minor(block->dev),
+                           (guint64)block->ino);
+}
+
+/* ---- hello ---- */
+
+static void hello_block_free(gpointer data)
+{
+    RmHelloBlock *block = data;
+    g_free(block->name);
+    g_free(block->backing);
+    g_free(block);
+}
+
+RmHello *rm_hello_new(void)
+{
+    RmHello *hello = g_new0(RmHello, 1);
+    hello->traits = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+    hello->blocks = g_ptr_array_new_with_free_func(hello_block_free);
+    hello->transports = g_ptr_array_new_with_free_func(g_free);
+    return hello;
+}
+
+void rm_hello_free(RmHello *hello)
+{
+    if (hello == NULL)
+        return;
+    g_free(hello->session);
+    g_free(hello->guest_name);
+    g_free(hello->guest_uuid);
+    g_free(hello->vmm);
+    g_hash_table_unref(hello->traits);
+    g_ptr_array_unref(hello->blocks);
+    g_ptr_array_unref(hello->transports);
+    g_free(hello);
+}
+
+RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size, const char *backing)
+{
+    RmHelloBlock *block = g_new0(RmHelloBlock, 1);
+    block->name = g_strdup(name);
+    block->size = size;
+    block->page_size = page_size;
+    block->backing = g_strdup(backing);
+    g_ptr_array_add(hello->blocks, block);
+    return block;
+}
+
+json_object *rm_hello_encode(const RmHello *hello)
+{
+    json_object *message = rm_json_message(RM_MSG_HELLO);
+    rm_json_add_uint(message, "protocol", hello->protocol);
+    rm_json_add_uint(message, "protocol_min", hello->protocol_min);
+    rm_json_add_string(message, "session", hello->session);
+
+    json_object *guest = json_object_new_object();
+    rm_json_add_string(guest, "name", hello->guest_name);
+    rm_json_add_string(guest, "uuid", hello->guest_uuid);
+    rm_json_add_string(guest, "vmm", hello->vmm);
+    json_object *traits = json_object_new_object();
+    GHashTableIter iter;
+    gpointer key, value;
+    g_hash_table_iter_init(&iter, hello->traits);
+    while (g_hash_table_iter_next(&iter, &key, &value))
+        rm_json_add_string(traits, key, value);
+    rm_json_add(guest, "traits", traits);
+    rm_json_add(message, "guest", guest);
+
+    json_object *blocks = json_object_new_array();
+    for (guint i = 0; i < hello->blocks->len; i++) {
+        const RmHelloBlock *block = hello->blocks->pdata[i];
+        json_object *item = json_object_new_object();
+        rm_json_add_string(item, "name", block->name);
+        rm_json_add_uint(item, "size", block->size);
+        rm_json_add_uint(item, "page_size", block->page_size);
+        rm_json_add_string(item, "backing", block->backing);
+        json_object_array_add(blocks, item);
+    }
+    rm_json_add(message, "blocks", blocks);
+    rm_json_add_uint(message, "populated", hello->populated);
+    rm_json_add_uint(message, "chunk_size", hello->chunk_size);
+    rm_json_add_uint(message, "channels", hello->channels);
+    json_object *transports = json_object_new_array();
+    for (guint i = 0; i < hello->transports->len; i++)
+        json_object_array_add(transports, json_object_new_string(hello->transports->pdata[i]));
+    rm_json_add(message, "transports", transports);
+    rm_json_add_bool(message, "dry_run", hello->dry_run);
+    return message;
+}
+
+/* A required string of at most RM_NAME_MAX bytes, copied. */
+static gboolean take_name(json_object *object, const char *key, char **ret_name, GError **error)
+{
+    const char *text;
+    if (!rm_json_string(object, key, &text, error))
+        return FALSE;
+    if (strlen(text) > RM_NAME_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "`%s` is longer than %d bytes", key, RM_NAME_MAX);
+    *ret_name = g_strdup(text);
+    return TRUE;
+}
+
+static gboolean decode_guest(json_object *message, RmHello *hello, GError **error)
+{
+    json_object *guest, *traits;
+    if (!rm_json_object(message, "guest", &guest, error) || !take_name(guest, "name", &hello->guest_name, error) ||
+        !take_name(guest, "uuid", &hello->guest_uuid, error) || !take_name(guest, "vmm", &hello->vmm, error) ||
+        !rm_json_object(guest, "traits", &traits, error))
+        return FALSE;
+    if (json_object_object_length(traits) > RM_TRAITS_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "more than %d traits", RM_TRAITS_MAX);
+    json_object_object_foreach(traits, key, value)
+    {
+        char *copy;
+        if (strlen(key) > RM_NAME_MAX)
+            return rm_fail(error, RM_REASON_PROTOCOL, "a trait's name is longer than %d bytes", RM_NAME_MAX);
+        (void)value;
+        if (!take_name(traits, key, &copy, error))
+            return FALSE;
+        g_hash_table_insert(hello->traits, g_strdup(key), copy);
+    }
+    return TRUE;
+}
+
+static gboolean decode_block(json_object *item, RmHello *hello, GError **error)
+{
+    g_autofree char *name = NULL, *backing = NULL;
+    uint64_t size, page_size;
+    if (!json_object_is_type(item, json_type_object))
+        return rm_fail(error, RM_REASON_PROTOCOL, "a member of `blocks` is not an object");
+    if (!take_name(item, "name", &name, error) || !take_name(item, "backing", &backing, error) ||
+        !rm_json_uint(item, "size", &size, error) || !rm_json_uint(item, "page_size", &page_size, error))
+        return FALSE;
+    if (page_size < RM_PAGE || (page_size & (page_size - 1)) != 0 || size == 0 || size > RM_BLOCK_SIZE_MAX ||
+        size % page_size != 0)
+        return rm_fail(error, RM_REASON_PROTOCOL, "block `%s` has the impossible size %" G_GUINT64_FORMAT, name, size);
+    rm_hello_add_block(hello, name, size, page_size, backing);
+    return TRUE;
+}
+
+static gboolean decode_blocks(json_object *message, RmHello *hello, GError **error)
+{
+    json_object *blocks;
+    if (!rm_json_array(message, "blocks", &blocks, error))
+        return FALSE;
+    size_t n = json_object_array_length(blocks);
+    if (n == 0 || n > RM_BLOCKS_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "%zu RAM blocks; 1 to %d are possible", n, RM_BLOCKS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        if (!decode_block(json_object_array_get_idx(blocks, i), hello, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+RmHello *rm_hello_decode(json_object *message, GError **error)
+{
+    g_autoptr(RmHello) hello = rm_hello_new();
+    json_object *transports;
+    if (!rm_message_expect(message, RM_MSG_HELLO, error) ||
+        !rm_json_uint(message, "protocol", &hello->protocol, error) ||
+        !rm_json_uint(message, "protocol_min", &hello->protocol_min, error) ||
+        !take_name(message, "session", &hello->session, error) || !decode_guest(message, hello, error) ||
+        !decode_blocks(message, hello, error) || !rm_json_uint(message, "populated", &hello->populated, error) ||
+        !rm_json_uint(message, "chunk_size", &hello->chunk_size, error) ||
+        !rm_json_uint(message, "channels", &hello->channels, error) ||
+        !rm_json_array(message, "transports", &transports, error) ||
+        !rm_json_bool_opt(message, "dry_run", &hello->dry_run, error))
+        return NULL;
+    if (!g_uuid_string_is_valid(hello->session)) {
+        rm_fail(error, RM_REASON_PROTOCOL, "`session` is not a UUID");
+        return NULL;
+    }
+    size_t n = MIN(json_object_array_length(transports), 16);
+    for (size_t i = 0; i < n; i++) {
+        json_object *name = json_object_array_get_idx(transports, i);
+        if (json_object_is_type(name, json_type_string))
+            g_ptr_array_add(hello->transports, g_strndup(json_object_get_string(name), RM_NAME_MAX));
+    }
+    return g_steal_pointer(&hello);
+}
+
+/* ---- accept ---- */
+
+void rm_accept_free(RmAccept *accept)
+{
+    if (accept == NULL)
+        return;
+    g_free(accept->transport);
+    g_free(accept->token);
+    g_free(accept->boot);
+    json_object_put(accept->address);
+    g_free(accept);
+}
+
+json_object *rm_accept_encode(const RmAccept *accept)
+{
+    json_object *message = rm_json_message(RM_MSG_ACCEPT);
+    rm_json_add_uint(message, "protocol", accept->protocol);
+    rm_json_add_uint(message, "chunk_size", accept->chunk_size);
+    rm_json_add_uint(message, "channels", accept->channels);
+    rm_json_add_string(message, "transport", accept->transport);
+    rm_json_add_string(message, "token", accept->token);
+    rm_json_add_string(message, "boot", accept->boot);
+    rm_json_add(message, "address",
+                accept->address != NULL ? json_object_get(accept->address) : json_object_new_object());
+    return message;
+}
+
+RmAccept *rm_accept_decode(json_object *message, GError **error)
+{
+    g_autoptr(RmAccept) accept = g_new0(RmAccept, 1);
+    json_object *address;
+    if (!rm_message_expect(message, RM_MSG_ACCEPT, error) ||
+        !rm_json_uint(message, "protocol", &accept->protocol, error) ||
+        !rm_json_uint(message, "chunk_size", &accept->chunk_size, error) ||
+        !rm_json_uint(message, "channels", &accept->channels, error) ||
+        !take_name(message, "transport", &accept->transport, error) ||
+        !take_name(message, "token", &accept->token, error) || !take_name(message, "boot", &accept->boot, error) ||
+        !rm_json_object(message, "address", &address, error))
+        return NULL;
+    accept->address = json_object_get(address);
+    return g_steal_pointer(&accept);
+}
+
+/* ---- register ---- */
+
+static void register_chunk_free(gpointer data)
+{
+    RmRegisterChunk *chunk = data;
+    g_array_unref(chunk->extents);
+    g_free(chunk);
+}
+
+RmRegister *rm_register_new(uint64_t block)
+{
+    RmRegister *request = g_new0(RmRegister, 1);
+    request->block = block;
+    request->chunks = g_ptr_array_new_with_free_func(register_chunk_free);
+    return request;
+}
+
+RmRegisterChunk *rm_register_add(RmRegister *request, uint64_t chunk)
+{
+    RmRegisterChunk *item = g_new0(RmRegisterChunk, 1);
+    item->chunk = chunk;
+    item->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    g_ptr_array_add(request->chunks, item);
+    return item;
+}
+
+void rm_register_free(RmRegister *request)
+{
+    if (request == NULL)
+        return;
+    g_ptr_array_unref(request->chunks);
+    g_free(request);
+}
+
+/* {"block":0,"chunks":[[chunk, first_page, end_page, first_page, end_page, …], …]}; pages count from the block's start. */
+json_object *rm_register_encode(const RmRegister *request)
+{
+    json_object *message = rm_json_message(RM_MSG_REGISTER);
+    rm_json_add_uint(message, "block", request->block);
+    json_object *chunks = json_object_new_array();
+    for (guint i = 0; i < request->chunks->len; i++) {
+        const RmRegisterChunk *chunk = request->chunks->pdata[i];
+        json_object *item = json_object_new_array();
+        json_object_array_add(item, json_object_new_uint64(chunk->chunk));
+        for (guint k = 0; k < chunk->extents->len; k++) {
+            const RmExtent *extent = &g_array_index(chunk->extents, RmExtent, k);
+            json_object_array_add(item, json_object_new_uint64(extent->start >> RM_PAGE_SHIFT));
+            json_object_array_add(item, json_object_new_uint64(extent->end >> RM_PAGE_SHIFT));
+        }
+        json_object_array_add(chunks, item);
+    }
+    rm_json_add(message, "chunks", chunks);
+    return message;
+}
+
+static gboolean check_block(uint64_t index, GPtrArray *blocks, GError **error)
+{
+    if (index < blocks->len)
+        return TRUE;
+    return rm_fail(error, RM_REASON_PROTOCOL, "block %" G_GUINT64_FORMAT " of %u", index, blocks->len);
+}
+
+static gboolean check_chunk(uint64_t chunk, const RmBlock *block, uint64_t chunk_size, GError **error)
+{
+    if (chunk < rm_chunk_count(block, chunk_size))
+        return TRUE;
+    return rm_fail(error, RM_REASON_PROTOCOL, "chunk %" G_GUINT64_FORMAT " is past the end of block `%s`", chunk,
+                   block->name);
+}
+
+static gboolean decode_register_chunk(json_object *item, RmRegister *request, const RmBlock *block,
+                                      uint64_t chunk_size, size_t *budget, GError **error)
+{
+    uint64_t index;
+    if (!json_object_is_type(item, json_type_array) || json_object_array_length(item) % 2 != 1)
+        return rm_fail(error, RM_REASON_PROTOCOL, "a member of `chunks` is not [chunk, first, end, …]");
+    if (!rm_json_array_uint(item, 0, &index, error) || !check_chunk(index, block, chunk_size, error))
+        return FALSE;
+    RmRegisterChunk *chunk = rm_register_add(request, index);
+    uint64_t floor = index * chunk_size / RM_PAGE;
+    uint64_t ceiling = floor + rm_chunk_length(block, chunk_size, index) / RM_PAGE;
+    for (size_t i = 1; i < json_object_array_length(item); i += 2) {
+        uint64_t first, end;
+        if (!rm_json_array_uint(item, i, &first, error) || !rm_json_array_uint(item, i + 1, &end, error))
+            return FALSE;
+        if (first < floor || end <= first || end > ceiling || (*budget)-- == 0)
+            return rm_fail(error, RM_REASON_PROTOCOL, "bad extent in chunk %" G_GUINT64_FORMAT " of block `%s`", index,
+                           block->name);
+        RmExtent extent = {first << RM_PAGE_SHIFT, end << RM_PAGE_SHIFT};
+        g_array_append_val(chunk->extents, extent);
+        floor = end; /* in order, not overlapping */
+    }
+    return TRUE;
+}
+
+RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error)
+{
+    g_autoptr(RmRegister) request = rm_register_new(0);
+    json_object *chunks;
+    size_t budget = RM_REGISTER_EXTENTS_MAX;
+    if (!rm_json_uint(message, "block", &request->block, error) || !check_block(request->block, blocks, error) ||
+        !rm_json_array(message, "chunks", &chunks, error))
+        return NULL;
+    if (json_object_array_length(chunks) > RM_REGISTER_CHUNKS_MAX) {
+        rm_fail(error, RM_REASON_PROTOCOL, "more than %d chunks in one register", RM_REGISTER_CHUNKS_MAX);
+        return NULL;
+    }
+    for (size_t i = 0; i < json_object_array_length(chunks); i++) {
+        if (!decode_register_chunk(json_object_array_get_idx(chunks, i), request, blocks->pdata[request->block],
+                                   chunk_size, &budget, error))
+            return NULL;
+    }
+    return g_steal_pointer(&request);
+}
+
+/* ---- round-end ---- */
+
+void rm_round_end_free(RmRoundEnd *end)
+{
+    if (end == NULL)
+        return;
+    g_array_unref(end->zeroes);
+    g_free(end);
+}
+
+json_object *rm_round_end_encode(uint64_t round, const RmZeroRange *ranges, unsigned n, gboolean more)
+{
+    json_object *message = rm_json_message(RM_MSG_ROUND_END);
+    rm_json_add_uint(message, "round", round);
+    rm_json_add_bool(message, "more", more);
+    json_object *zero = json_object_new_array();
+    for (unsigned i = 0; i < n; i++) {
+        json_object_array_add(zero, json_object_new_uint64(ranges[i].block));
+        json_object_array_add(zero, json_object_new_uint64(ranges[i].page));
+        json_object_array_add(zero, json_object_new_uint64(ranges[i].count));
+    }
+    rm_json_add(message, "zero", zero);
+    return message;
+}
+
+RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError **error)
+{
+    g_autoptr(RmRoundEnd) end = g_new0(RmRoundEnd, 1);
+    json_object *zero;
+    end->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
+    if (!rm_json_uint(message, "round", &end->round, error) || !rm_json_bool(message, "more", &end->more, error) ||
+        !rm_json_array(message, "zero", &zero, error))
+        return NULL;
+    size_t n = json_object_array_length(zero);
+    if (n % 3 != 0 || n / 3 > RM_ZERO_RANGES_MAX || end->round == 0 || end->round > G_MAXUINT32) {
+        rm_fail(error, RM_REASON_PROTOCOL, "bad round-end: round %" G_GUINT64_FORMAT ", %zu numbers", end->round, n);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i += 3) {
+        RmZeroRange range;
+        if (!rm_json_array_uint(zero, i, &range.block, error) || !rm_json_array_uint(zero, i + 1, &range.page, error) ||
+            !rm_json_array_uint(zero, i + 2, &range.count, error) || !check_block(range.block, blocks, error))
+            return NULL;
+        uint64_t pages = rm_block_pages(blocks->pdata[range.block]);
+        if (range.count == 0 || range.page >= pages || range.count > pages - range.page) {
+            rm_fail(error, RM_REASON_PROTOCOL, "zero range past the end of block %" G_GUINT64_FORMAT, range.block);
+            return NULL;
+        }
+        g_array_append_val(end->zeroes, range);
+    }
+    return g_steal_pointer(&end);
+}
+
+/* ---- verify ---- */
+
+json_object *rm_verify_encode(const RmVerifyItem *items, unsigned n)
+{
+    json_object *message = rm_json_message(RM_MSG_VERIFY);
+    json_object *digests = json_object_new_array();
+    for (unsigned i = 0; i < n; i++) {
+        char text[33];
+        rm_digest_format(items[i].digest, text);
+        json_object_array_add(digests, json_object_new_uint64(items[i].block));
+        json_object_array_add(digests, json_object_new_uint64(items[i].chunk));
+        json_object_array_add(digests, json_object_new_string(text));
+    }
+    rm_json_add(message, "digests", digests);
+    return message;
+}
+
+GArray *rm_verify_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error)
+{
+    g_autoptr(GArray) items = g_array_new(FALSE, FALSE, sizeof(RmVerifyItem));
+    json_object *digests;
+    if (!rm_json_array(message, "digests", &digests, error))
+        return NULL;
+    size_t n = json_object_array_length(digests);
+    if (n % 3 != 0 || n / 3 > RM_VERIFY_MAX) {
+        rm_fail(error, RM_REASON_PROTOCOL, "bad verify: %zu members", n);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i += 3) {
+        RmVerifyItem item;
+        json_object *text = json_object_array_get_idx(digests, i + 2);
+        if (!rm_json_array_uint(digests, i, &item.block, error) ||
+            !rm_json_array_uint(digests, i + 1, &item.chunk, error) || !check_block(item.block, blocks, error) ||
+            !check_chunk(item.chunk, blocks->pdata[item.block], chunk_size, error))
+            return NULL;
+        if (!json_object_is_type(text, json_type_string) ||
+            !rm_digest_parse(json_object_get_string(text), &item.digest)) {
+            rm_fail(error, RM_REASON_PROTOCOL, "a digest is not 32 hexadecimal digits");
+            return NULL;
+        }
+        g_array_append_val(items, item);
+    }
+    return g_steal_pointer(&items);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Whether a guest is let in: terms (protocol, chunk size, transport), the guest itself, memory for it. */
+#pragma once
+
+#include "control/message.h"
+#include "destination/options.h"
+#include "guest/guest.h"
+#include "transport/transport.h"
+
+/* Fills protocol, chunk_size, channels and transport of `accept`. Reasons version-mismatch, chunk-size,
+ * transport-unavailable. */
+gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept, GError **error);
+
+/* Compares machine, CPU and RAM blocks with those of the waiting VMM, block by block in order, and looks for memory. Reasons
+ * guest-mismatch, same-memory, memory-short: each names the thing and both values. */
+gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray *blocks, GError **error);
+
+/* A fresh token, and its hexadecimal form (caller frees). */
+gboolean rm_admit_token(uint8_t token[RM_TOKEN_BYTES], GError **error);
+char *rm_admit_format_token(const uint8_t token[RM_TOKEN_BYTES]);

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The listener and the registry of sessions. */
+#include "destination/daemon.h"
+
+#include "common/reason.h"
+#include "destination/receive.h"
+#include "transport/tcp/wire.h"
+
+#define HELLO_WAIT_S 10
+#define THREADS_MAX 512
+
+RmDaemon *rm_daemon_new(const RmListenOptions *options)
+{
+    RmDaemon *daemon = g_new0(RmDaemon, 1);
+    daemon->options = options;
+    daemon->boot = g_uuid_string_random();
+    daemon->fates = rm_fates_new();
+    g_mutex_init(&daemon->lock);
+    g_cond_init(&daemon->idle);
+    daemon->sessions = g_hash_table_new(g_str_hash, g_str_equal);
+    daemon->busy = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    return daemon;
+}
+
+void rm_daemon_free(RmDaemon *daemon)
+{
+    if (daemon == NULL)
+        return;
+    g_hash_table_unref(daemon->sessions);
+    g_hash_table_unref(daemon->busy);
+    rm_fates_free(daemon->fates);
+    g_mutex_clear(&daemon->lock);
+    g_cond_clear(&daemon->idle);
+    g_free(daemon->boot);
+    g_free(daemon);
+}
+
+/* ---- registry ---- */
+
+gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error)
+{
+    g_mutex_lock(&daemon->lock);
+    gboolean ok = !daemon->stopping && !g_hash_table_contains(daemon->sessions, session->id);
+    if (ok)
+        g_hash_table_insert(daemon->sessions, session->id, session);
+    g_mutex_unlock(&daemon->lock);
+    return ok || rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+}
+
+void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)
+{
+    g_mutex_lock(&daemon->lock);
+    if (g_hash_table_lookup(daemon->sessions, session->id) == session)
+        g_hash_table_remove(daemon->sessions, session->id);
+    g_cond_broadcast(&daemon->idle);
+    g_mutex_unlock(&daemon->lock);
+}
+
+void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx)
+{
+    g_mutex_lock(&daemon->lock);
+    session->rx = rx;
+    g_mutex_unlock(&daemon->lock);
+}
+
+gboolean rm_daemon_claim(RmDaemon *daemon, const char *path)
+{
+    g_mutex_lock(&daemon->lock);
+    gboolean fresh = g_hash_table_add(daemon->busy, g_strdup(path));
+    g_mutex_unlock(&daemon->lock);
+    return fresh;
+}
+
+void rm_daemon_release(RmDaemon *daemon, const char *path)
+{
+    g_mutex_lock(&daemon->lock);
+    g_hash_table_remove(daemon->busy, path);
+    g_mutex_unlock(&daemon->lock);
+}
+
+RmFate rm_daemon_query(RmDaemon *daemon, const char *session)
+{
+    RmFate fate = rm_fates_abort(daemon->fates, session);
+    if (fate != RM_FATE_ABORTED)
+        return fate;
+    g_mutex_lock(&daemon->lock);
+    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, session);
+    if (running != NULL)
+        g_cancellable_cancel(running->cancel);
+    g_mutex_unlock(&daemon->lock);
+    return fate;
+}
+
+/* ---- connections ---- */
+
+/* Every token is compared, and each in constant time, so that the answer's delay tells a stranger nothing. The lock is held
+ * while the transport takes the connection over, so that the session can't free it meanwhile. */
+static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const RmTcpPreamble *preamble, GError **error)
+{
+    GHashTableIter iter;
+    gpointer value;
+    RmDaemonSession *found = NULL;
+    g_mutex_lock(&daemon->lock);
+    g_hash_table_iter_init(&iter, daemon->sessions);
+    while (g_hash_table_iter_next(&iter, NULL, &value)) {
+        RmDaemonSession *session = value;
+        if (rm_tcp_token_equal(session->token, preamble->token) && session->rx != NULL)
+            found = session;
+    }
+    gboolean ok = found != NULL
+                      ? found->rx->ops->adopt(found->rx, connection, preamble->channel, error)
+                      : rm_fail(error, RM_REASON_TOKEN, "a data channel without a valid token was turned away");
+    g_mutex_unlock(&daemon->lock);
+    return ok;
+}
+
+static void take_data(RmDaemon *daemon, GSocketConnection *connection, const char *peer)
+{
+    g_autoptr(GError) error = NULL;
+    RmTcpPreamble preamble;
+    GSocket *socket = g_socket_connection_get_socket(connection);
+    if (!rm_tcp_preamble_receive(socket, HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
+        !hand_over(daemon, connection, &preamble, &error))
+        g_warning("%s: %s", peer, error->message);
+}
+
+static char *peer_name(GSocketConnection *connection)
+{
+    g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
+    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address)) : g_strdup("a peer");
+}
+
+static gboolean on_connection(GThreadedSocketService *service, GSocketConnection *connection, GObject *source,
+                              gpointer data)
+{
+    RmDaemon *daemon = data;
+    GSocket *socket = g_socket_connection_get_socket(connection);
+    g_autofree char *peer = peer_name(connection);
+    char first = '\0';
+    GInputVector vector = {&first, 1};
+    int flags = G_SOCKET_MSG_PEEK;
+    g_socket_set_timeout(socket, HELLO_WAIT_S);
+    gssize n = g_socket_receive_message(socket, NULL, &vector, 1, NULL, NULL, &flags, NULL, NULL);
+    g_socket_set_timeout(socket, 0);
+    if (n == 1 && first == '{')
+        rm_receive_run(daemon, connection, peer);
+    else if (n == 1 && first == RM_TCP_MAGIC[0])
+        take_data(daemon, connection, peer);
+    else
+        g_debug("%s: a connection that is none of ours was closed", peer);
+    return TRUE;
+}
+
+/* ---- listening ---- */
+
+static gboolean add_address(GSocketService *service, GInetAddress *inet, uint16_t port, uint16_t *ret_port, GError **error)
+{
+    g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, port);
+    g_autoptr(GSocketAddress) bound = NULL;
+    g_autoptr(GError) problem = NULL;
+    if (!g_socket_listener_add_address(G_SOCKET_LISTENER(service), address, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
+                                       NULL, &bound, &problem)) {
+        g_autofree char *text = g_inet_address_to_string(inet);
+        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s port %u: %s", text, port, problem->message);
+    }
+    *ret_port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound));
+    return TRUE;
+}
+
+static gboolean add_host(GSocketService *service, const char *host, uint16_t port, uint16_t *ret_port, GError **error)
+{
+    g_autoptr(GResolver) resolver = g_resolver_get_default();
+    g_autoptr(GError) problem = NULL;
+    GList *addresses = g_resolver_lookup_by_name(resolver, host, NULL, &problem);
+    gboolean ok = addresses != NULL || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host, problem->message);
+    for (GList *item = addresses; item != NULL && ok; item = item->next)
+        ok = add_address(service, item->data, port, ret_port, error);
+    g_resolver_free_addresses(addresses);
+    return ok;
+}
+
+gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
+{
+    const RmListenOptions *options = daemon->options;
+    g_autoptr(GSocketService) service = g_threaded_socket_service_new(THREADS_MAX);
+    gboolean ok;
+    if (options->host != NULL) {
+        ok = add_host(service, options->host, options->port, &daemon->port, error);
+    } else {
+        g_autoptr(GInetAddress) loopback = g_inet_address_new_loopback(G_SOCKET_FAMILY_IPV4);
+        ok = add_address(service, loopback, options->port, &daemon->port, error);
+    }
+    for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
+        uint16_t port;
+        if (g_strcmp0(*data, options->host) == 0)
+            continue;
+        g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
+        ok = add_address(service, inet, daemon->port, &port, error);
+    }
+    if (!ok)
+        return FALSE;
+    g_signal_connect(service, "run", G_CALLBACK(on_connection), daemon);
+    g_socket_service_start(service);
+    g_object_ref(service); /* listens until the process ends */
+    return TRUE;
+}
+
+void rm_daemon_stop(RmDaemon *daemon)
+{
+    GHashTableIter iter;
+    gpointer value;
+    g_mutex_lock(&daemon->lock);
+    daemon->stopping = TRUE;
+    g_hash_table_iter_init(&iter, daemon->sessions);
+    while (g_hash_table_iter_next(&iter, NULL, &value))
+        g_cancellable_cancel(((RmDaemonSession *)value)->cancel);
+    while (g_hash_table_size(daemon->sessions) > 0)
+        g_cond_wait(&daemon->idle, &daemon->lock);
+    g_mutex_unlock(&daemon->lock);
+}

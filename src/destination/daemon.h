@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The destination daemon: one listening port, a thread a connection, many sessions.
+ *
+ * A connection that begins with '{' is a control connection and lives as long as its session (receive.c), or answers a
+ * query; one that begins with 'R' is a data channel, which proves a session's token and is handed to its transport. One
+ * that says nothing for ten seconds is closed.
+ */
+#pragma once
+
+#include "destination/fates.h"
+#include "destination/options.h"
+#include "transport/transport.h"
+
+#include <gio/gio.h>
+
+typedef struct {
+    const RmListenOptions *options; /* immutable */
+    char *boot;                     /* immutable: this instance's UUID */
+    uint16_t port;                  /* immutable once listening */
+    RmFates *fates;
+
+    GMutex lock;          /* all below */
+    GCond idle;           /* signalled when a session ends */
+    GHashTable *sessions; /* char* id -> RmDaemonSession* */
+    GHashTable *busy;     /* char*: QMP paths in use */
+    gboolean stopping;
+} RmDaemon;
+
+/* What the daemon knows of a running session; owned by the session's thread. */
+typedef struct {
+    char *id;
+    uint8_t token[RM_TOKEN_BYTES];
+    RmRx *rx; /* NULL until data channels may come */
+    GCancellable *cancel;
+} RmDaemonSession;
+
+RmDaemon *rm_daemon_new(const RmListenOptions *options);
+void rm_daemon_free(RmDaemon *daemon);
+
+/* Starts to listen, in the default main context. Reasons usage, internal. */
+gboolean rm_daemon_listen(RmDaemon *daemon, GError **error);
+
+/* No new sessions; cancels those before `commit`, waits for all to end. */
+void rm_daemon_stop(RmDaemon *daemon);
+
+/* Used by sessions. Adding fails while stopping. */
+gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error);
+void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session);
+/* From here on data channels with the session's token go to `rx`; NULL: none any more. */
+void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx);
+
+/* Marks a QMP path as in use; FALSE if it is already. */
+gboolean rm_daemon_claim(RmDaemon *daemon, const char *path);
+void rm_daemon_release(RmDaemon *daemon, const char *path);
+
+/* The answer to `query`: aborts the session for good unless it is committed, and ends it. */
+RmFate rm_daemon_query(RmDaemon *daemon, const char *session);

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Matching a guest with a waiting QEMU. */
+#include "destination/find.h"
+
+#include "common/autoptr.h"
+#include "common/reason.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define QMP_TIMEOUT_MS 30000
+#define EXEC_WAIT_MS 30000
+#define EXEC_LINE_MAX 4096
+
+void rm_found_clear(RmDaemon *daemon, RmFound *found)
+{
+    g_clear_pointer(&found->info, rm_guest_info_free);
+    g_clear_pointer(&found->guest, rm_guest_free);
+    if (found->path != NULL)
+        rm_daemon_release(daemon, found->path);
+    g_clear_pointer(&found->path, g_free);
+}
+
+/* Two names agree unless both are known and differ; `score` counts agreement of known ones. */
+static gboolean agree(const char *ours, const char *theirs, int weight, int *score)
+{
+    if (*ours == '\0' || *theirs == '\0')
+        return TRUE;
+    if (g_ascii_strcasecmp(ours, theirs) != 0)
+        return FALSE;
+    *score += weight;
+    return TRUE;
+}
+
+/* Opens the QEMU at `path` if it waits for this guest. Returns the score, or -1 with the reason in `why`. */
+static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
+                    char **why)
+{
+    RmFound found = {0};
+    g_autoptr(GError) error = NULL;
+    RmGuestRun run;
+    int score = 0;
+    if (!rm_daemon_claim(daemon, path)) {
+        *why = g_strdup_printf("%s: in use by another session", path);
+        return -1;
+    }
+    found.path = g_strdup(path);
+    found.guest = rm_guest_qemu_new(path, QMP_TIMEOUT_MS, cancel, &error);
+    if (found.guest == NULL || !found.guest->ops->run_state(found.guest, &run, &error) ||
+        !found.guest->ops->describe(found.guest, &found.info, &error)) {
+        *why = g_strdup_printf("%s: %s", path, error->message);
+    } else if (run != RM_GUEST_WAITING) {
+        *why = g_strdup_printf("%s: this QEMU does not wait for a guest; start it with -incoming defer", path);
+    } else if (!agree(found.info->uuid, hello->guest_uuid, 2, &score) ||
+               !agree(found.info->name, hello->guest_name, 1, &score)) {
+        *why = g_strdup_printf("%s: waits for guest `%s` %s", path, found.info->name, found.info->uuid);
+    } else {
+        *ret_found = found;
+        return score;
+    }
+    rm_found_clear(daemon, &found);
+    return -1;
+}
+
+static void add_directory(const char *path, GPtrArray *candidates)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GDir) dir = g_dir_open(path, 0, &error);
+    const char *name;
+    if (dir == NULL)
+        g_warning("--qmp-dir: %s", error->message);
+    while (dir != NULL && (name = g_dir_read_name(dir)) != NULL) {
+        g_autofree char *candidate = g_build_filename(path, name, NULL);
+        struct stat info;
+        if (stat(candidate, &info) == 0 && S_ISSOCK(info.st_mode))
+            g_ptr_array_add(candidates, g_steal_pointer(&candidate));
+    }
+}
+
+static GPtrArray *list_candidates(const RmListenOptions *options)
+{
+    GPtrArray *candidates = g_ptr_array_new_with_free_func(g_free);
+    for (char **path = options->qmp; path != NULL && *path != NULL; path++)
+        g_ptr_array_add(candidates, g_strdup(*path));
+    if (options->qmp_dir != NULL)
+        add_directory(options->qmp_dir, candidates);
+    return candidates;
+}
+
+/* ---- --exec ---- */
+
+static void reap(GPid pid, int status, gpointer data)
+{
+    g_spawn_close_pid(pid);
+}
+
+/* The first line that the command prints, within the time. */
+static char *read_path(int fd, GCancellable *cancel, GError **error)
+{
+    g_autoptr(GString) line = g_string_new(NULL);
+    int64_t deadline = g_get_monotonic_time() + EXEC_WAIT_MS * 1000;
+    while (line->len < EXEC_LINE_MAX) {
+        struct pollfd event = {.fd = fd, .events = POLLIN};
+        char c;
+        if (g_cancellable_set_error_if_cancelled(cancel, error))
+            return NULL;
+        if (g_get_monotonic_time() > deadline) {
+            rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec printed no QMP path within %d s", EXEC_WAIT_MS / 1000);
+            return NULL;
+        }
+        if (poll(&event, 1, 100) <= 0)
+            continue;
+        if (read(fd, &c, 1) != 1) {
+            rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec ended without printing a QMP path");
+            return NULL;
+        }
+        if (c == '\n')
+            return g_strdup(g_strstrip(line->str));
+        g_string_append_c(line, c);
+    }
+    rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec printed no line of a path's length");
+    return NULL;
+}
+
+static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found, GError **error)
+{
+    char *argv[] = {"/bin/sh", "-c", daemon->options->exec, NULL};
+    g_auto(GStrv) environment = g_get_environ();
+    g_autoptr(GError) problem = NULL;
+    rm_autofd output = -1;
+    GPid pid;
+    environment = g_environ_setenv(environment, "RDMAMIG_SESSION", hello->session, TRUE);
+    environment = g_environ_setenv(environment, "RDMAMIG_GUEST", hello->guest_name, TRUE);
+    environment = g_environ_setenv(environment, "RDMAMIG_UUID", hello->guest_uuid, TRUE);
+    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL, &output,
+                                  NULL, &problem))
+        return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec: %s", problem->message);
+    g_child_watch_add(pid, reap, NULL);
+    g_autofree char *path = read_path(output, cancel, error);
+    g_autofree char *why = NULL;
+    if (path == NULL)
+        return FALSE;
+    /* It prints the path when it has started QEMU; the socket may need a moment. */
+    for (int i = 0; i < 50 && !g_file_test(path, G_FILE_TEST_EXISTS); i++)
+        g_usleep(100000);
+    if (try_path(daemon, path, hello, cancel, ret_found, &why) < 0)
+        return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s", why);
+    ret_found->started = TRUE;
+    return TRUE;
+}
+
+/* ---- the search ---- */
+
+gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found, GError **error)
+{
+    g_autoptr(GPtrArray) candidates = list_candidates(daemon->options);
+    g_autoptr(GString) reasons = g_string_new(NULL);
+    RmFound best = {0};
+    int best_score = -1;
+    gboolean ambiguous = FALSE;
+    for (guint i = 0; i < candidates->len; i++) {
+        g_autofree char *why = NULL;
+        RmFound found = {0};
+        int score = try_path(daemon, candidates->pdata[i], hello, cancel, &found, &why);
+        if (score < 0) {
+            g_string_append_printf(reasons, "%s%s", reasons->len > 0 ? "; " : "", why);
+        } else if (score > best_score) {
+            rm_found_clear(daemon, &best);
+            best = found;
+            best_score = score;
+            ambiguous = FALSE;
+        } else {
+            ambiguous = ambiguous || score == best_score;
+            rm_found_clear(daemon, &found);
+        }
+    }
+    if (ambiguous) {
+        rm_found_clear(daemon, &best);
+        return rm_fail(error, RM_REASON_GUEST_NOT_FOUND,
+                       "several QEMUs could take guest `%s`; give each -name or -uuid, as at the source", hello->guest_name);
+    }
+    if (best.guest != NULL) {
+        *ret_found = best;
+        return TRUE;
+    }
+    if (daemon->options->exec != NULL)
+        return start(daemon, hello, cancel, ret_found, error);
+    if (reasons->len == 0)
+        g_string_append(reasons, "no QMP socket was found");
+    return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "no QEMU here waits for guest `%s`: %s", hello->guest_name, reasons->str);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* rdmamigd: the destination daemon. The main loop takes signals and connections; sessions have their own threads. */
+#include "common/log.h"
+#include "destination/daemon.h"
+#include "destination/options.h"
+
+#include <glib-unix.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+
+static gboolean on_signal(gpointer loop)
+{
+    g_main_loop_quit(loop);
+    return G_SOURCE_CONTINUE;
+}
+
+/* The main loop goes on while sessions end: it reaps what --exec started. */
+static gpointer stop_main(gpointer data)
+{
+    gpointer *both = data;
+    rm_daemon_stop(both[0]);
+    g_main_loop_quit(both[1]);
+    return NULL;
+}
+
+static int run(const RmListenOptions *options)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
+    RmDaemon *daemon = rm_daemon_new(options);
+    if (!rm_daemon_listen(daemon, &error)) {
+        g_critical("%s", error->message);
+        rm_daemon_free(daemon);
+        return 1;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    g_unix_signal_add(SIGINT, on_signal, loop);
+    g_unix_signal_add(SIGTERM, on_signal, loop);
+    g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
+    g_main_loop_run(loop);
+    g_message("stopping: no new sessions; those before commit are cancelled");
+    gpointer both[] = {daemon, loop};
+    GThread *stopper = g_thread_new("stop", stop_main, both);
+    g_main_loop_run(loop);
+    g_thread_join(stopper);
+    return 0; /* threads of the service may still close connections: the daemon's memory goes with the process */
+}
+
+int main(int argc, char **argv)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = NULL;
+    setlocale(LC_ALL, "");
+    g_autoptr(RmListenOptions) options = rm_listen_options_parse(argc, argv, &text, &error);
+    if (text != NULL) {
+        fputs(text, stdout);
+        return 0;
+    }
+    if (options == NULL) {
+        fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
+        return 2;
+    }
+    rm_log_init("rdmamigd", options->verbosity);
+    return run(options);
+}

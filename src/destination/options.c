@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The command line of rdmamigd. */
+#include "destination/options.h"
+
+#include "common/reason.h"
+#include "common/size.h"
+#include "config.h"
+#include "memory/chunk.h"
+
+#include <gio/gio.h>
+
+#define DEFAULT_PORT 24780
+
+typedef struct {
+    gboolean listen;
+    char *address, *min_chunk, *max_chunk;
+    gboolean verbose, debug, quiet, version, help;
+} Texts;
+
+static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
+{
+    Texts *texts = data;
+    texts->listen = TRUE;
+    g_free(texts->address);
+    texts->address = g_strdup(value);
+    return TRUE;
+}
+
+static gboolean take_verbose(const char *name, const char *value, gpointer data, GError **error)
+{
+    Texts *texts = data;
+    texts->debug = texts->verbose;
+    texts->verbose = TRUE;
+    return TRUE;
+}
+
+static gboolean is_loopback(const char *host)
+{
+    g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
+    return host == NULL || g_str_equal(host, "localhost") || (address != NULL && g_inet_address_get_is_loopback(address));
+}
+
+static gboolean parse_chunk(const char *name, const char *text, uint64_t *value, GError **error)
+{
+    if (text == NULL)
+        return TRUE;
+    if (!rm_parse_size(text, value, error)) {
+        g_prefix_error(error, "%s: ", name);
+        return FALSE;
+    }
+    return rm_chunk_size_valid(*value) ||
+           rm_fail(error, RM_REASON_USAGE, "%s: %s is not a power of two from 1M to 1G", name, text);
+}
+
+static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
+{
+    if (!texts->listen)
+        return rm_fail(error, RM_REASON_USAGE, "nothing to do; give --listen");
+    if (texts->address != NULL && !rm_parse_address(texts->address, DEFAULT_PORT, &options->host, &options->port, error)) {
+        g_prefix_error(error, "--listen: ");
+        return FALSE;
+    }
+    if (!parse_chunk("--min-chunk-size", texts->min_chunk, &options->min_chunk_size, error) ||
+        !parse_chunk("--max-chunk-size", texts->max_chunk, &options->max_chunk_size, error))
+        return FALSE;
+    if (options->min_chunk_size > options->max_chunk_size)
+        return rm_fail(error, RM_REASON_USAGE, "--min-chunk-size is above --max-chunk-size");
+    if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
+        return rm_fail(error, RM_REASON_USAGE,
+                       "no destination guests: give --qmp PATH, --qmp-dir DIR or --exec COMMAND");
+    gboolean local = is_loopback(options->host);
+    for (char **address = options->data_addresses; address != NULL && *address != NULL; address++) {
+        g_autoptr(GInetAddress) parsed = g_inet_address_new_from_string(*address);
+        if (parsed == NULL)
+            return rm_fail(error, RM_REASON_USAGE, "--data-address: `%s` is not an IP address", *address);
+        local = local && g_inet_address_get_is_loopback(parsed);
+    }
+    if (!local && !options->insecure)
+        return rm_fail(error, RM_REASON_USAGE,
+                       "listening beyond loopback would let anyone on the network send a guest here, in clear text; "
+                       "--insecure accepts that");
+    return TRUE;
+}
+
+/* `--listen ADDR:PORT` as two words: GOption takes an optional argument only after `=`. */
+static char **join_listen(int argc, char **argv)
+{
+    g_autoptr(GPtrArray) words = g_ptr_array_new();
+    for (int i = 0; i < argc; i++) {
+        if (g_str_equal(argv[i], "--listen") && i + 1 < argc && argv[i + 1][0] != '-') {
+            g_ptr_array_add(words, g_strconcat("--listen=", argv[i + 1], NULL));
+            i++;
+        } else {
+            g_ptr_array_add(words, g_strdup(argv[i]));
+        }
+    }
+    g_ptr_array_add(words, NULL);
+    return (char **)g_ptr_array_free(g_steal_pointer(&words), FALSE);
+}
+
+static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char **ret_text, GError **error)
+{
+    const GOptionEntry entries[] = {
+        {"listen", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_CALLBACK, take_listen,
+         "accept guests (loopback, port 24780)", "[ADDR][:PORT]"},
+        {"qmp", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->qmp, "QMP socket of a QEMU that waits with -incoming defer",
+         "PATH"},
+        {"qmp-dir", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp_dir, "folder of such sockets; matched by name and UUID",
+         "DIR"},
+        {"exec", 0, 0, G_OPTION_ARG_STRING, &options->exec, "command that starts a waiting QEMU and prints its QMP path",
+         "COMMAND"},
+        {"data-address", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->data_addresses,
+         "address for the data channels (that of --listen)", "ADDR"},
+        {"insecure", 0, 0, G_OPTION_ARG_NONE, &options->insecure, "listen beyond loopback without TLS", NULL},
+        {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)", "SIZE"},
+        {"max-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->max_chunk, "use at most this chunk size (1G)", "SIZE"},
+        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, take_verbose, "say more; twice: debug", NULL},
+        {"quiet", 'q', 0, G_OPTION_ARG_NONE, &texts->quiet, "warnings and errors only", NULL},
+        {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
+        {"help", 'h', 0, G_OPTION_ARG_NONE, &texts->help, "show this help (defaults in parentheses)", NULL},
+        {NULL}};
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    GOptionGroup *group = g_option_group_new("listen", "", "", texts, NULL);
+    g_option_group_add_entries(group, entries);
+    g_option_context_set_main_group(context, group);
+    g_option_context_set_help_enabled(context, FALSE);
+    g_option_context_set_summary(context, "Receives guests that `rdmamig send` moves to this host.");
+    g_autoptr(GError) problem = NULL;
+    char **rest = words;
+    if (!g_option_context_parse_strv(context, &rest, &problem))
+        return rm_fail(error, RM_REASON_USAGE, "%s", problem->message);
+    if (texts->help)
+        *ret_text = g_option_context_get_help(context, TRUE, NULL);
+    else if (texts->version)
+        *ret_text = g_strdup("rdmamigd " RM_VERSION "\n");
+    else if (g_strv_length(rest) > 1)
+        return rm_fail(error, RM_REASON_USAGE, "unexpected argument `%s`", rest[1]);
+    return TRUE;
+}
+
+RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text, GError **error)
+{
+    g_autoptr(RmListenOptions) options = g_new0(RmListenOptions, 1);
+    Texts texts = {0};
+    options->port = DEFAULT_PORT;
+    options->min_chunk_size = RM_CHUNK_MIN;
+    options->max_chunk_size = RM_CHUNK_MAX;
+    char **words = join_listen(argc, argv);
+    gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL && check(options, &texts, error);
+    options->verbosity = texts.quiet ? -1 : texts.debug ? 2 : texts.verbose ? 1 : 0;
+    g_strfreev(words);
+    g_free(texts.address);
+    g_free(texts.min_chunk);
+    g_free(texts.max_chunk);
+    return ok ? g_steal_pointer(&options) : NULL;
+}
+
+void rm_listen_options_free(RmListenOptions *options)
+{
+    if (options == NULL)
+        return;
+    g_free(options->host);
+    g_strfreev(options->qmp);
+    g_free(options->qmp_dir);
+    g_free(options->exec);
+    g_strfreev(options->data_addresses);
+    g_free(options);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What rdmamigd was asked to do. */
+#pragma once
+
+#include <glib.h>
+#include <stdint.h>
+
+typedef struct {
+    char *host; /* NULL: loopback */
+    uint16_t port;
+    char **qmp;     /* NULL-terminated; NULL if none */
+    char *qmp_dir;
+    char *exec;
+    char **data_addresses;
+    gboolean insecure;
+    uint64_t min_chunk_size, max_chunk_size;
+    int verbosity;
+} RmListenOptions;
+
+/* Parses rdmamigd's command line. Reason usage. *ret_text is set instead of an error for --help and --version. */
+RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text, GError **error);
+void rm_listen_options_free(RmListenOptions *options);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmListenOptions, rm_listen_options_free)

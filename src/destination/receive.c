@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A session at the destination. */
+#include "destination/receive.h"
+
+#include "common/autoptr.h"
+#include "common/fault.h"
+#include "common/reason.h"
+#include "control/channel.h"
+#include "control/json.h"
+#include "control/message.h"
+#include "destination/admit.h"
+#include "destination/find.h"
+#include "memory/chunk.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define HELLO_TIMEOUT_MS 10000
+#define GUEST_POLL_MS 500      /* how soon the death of the waiting QEMU is noticed */
+#define CHANNELS_TIMEOUT_MS 10000
+#define POOL_THREADS_MAX 8     /* registration: population is bound by memory bandwidth */
+
+typedef enum { PHASE_RECEIVING, PHASE_LOADED, PHASE_COMMITTED } Phase;
+
+typedef struct {
+    RmDaemon *daemon;
+    RmControl *control;
+    RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
+    gboolean added;
+    Phase phase;
+    gboolean load_tried, ended, dry_run;
+    RmFound found;
+    GPtrArray *blocks;  /* RmBlock*: the guest's */
+    RmBlock *state;
+    uint64_t state_length;
+    uint64_t chunk_size;
+    RmRx *rx;
+    GThreadPool *pool; /* of Registration */
+} Receive;
+
+/* ---- registration ---- */
+
+typedef struct {
+    json_object *request;
+    RmRegister *decoded;
+} Registration;
+
+static gboolean register_all(Receive *receive, const RmRegister *request, json_object *keys, GError **error)
+{
+    for (guint i = 0; i < request->chunks->len; i++) {
+        const RmRegisterChunk *chunk = request->chunks->pdata[i];
+        uint32_t key = 0;
+        if (!receive->rx->ops->register_chunk(receive->rx, (uint32_t)request->block, chunk->chunk,
+                                              (const RmExtent *)(const void *)chunk->extents->data, chunk->extents->len,
+                                              &key, error))
+            return FALSE;
+        json_object_array_add(keys, json_object_new_uint64(key));
+    }
+    return TRUE;
+}
+
+static void registration_run(gpointer data, gpointer user_data)
+{
+    Registration *registration = data;
+    Receive *receive = user_data;
+    g_autoptr(GError) error = NULL;
+    json_object *reply = rm_json_message(RM_MSG_REGISTERED);
+    json_object *keys = json_object_new_array();
+    rm_json_add(reply, "keys", keys);
+    if (register_all(receive, registration->decoded, keys, &error)) {
+        rm_control_reply(receive->control, registration->request, reply, NULL);
+    } else {
+        json_object_put(reply);
+        rm_control_reply_failure(receive->control, registration->request, RM_MSG_FAILED, error, NULL);
+    }
+    json_object_put(registration->request);
+    rm_register_free(registration->decoded);
+    g_free(registration);
+}
+
+/* ---- the requests ---- */
+
+static gboolean on_register(Receive *receive, json_object *message, GError **error)
+{
+    RmRegister *decoded = rm_register_decode(message, receive->blocks, receive->chunk_size, error);
+    if (decoded == NULL)
+        return FALSE;
+    Registration *registration = g_new(Registration, 1);
+    *registration = (Registration){json_object_get(message), decoded};
+    g_thread_pool_push(receive->pool, registration, NULL);
+    return TRUE;
+}
+
+static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **error)
+{
+    for (guint i = 0; i < zeroes->len; i++) {
+        const RmZeroRange *range = &g_array_index(zeroes, RmZeroRange, i);
+        if (!rm_block_zero(receive->blocks->pdata[range->block], range->page << RM_PAGE_SHIFT,
+                           range->count << RM_PAGE_SHIFT, !receive->rx->ops->pins, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* The channels' writes of this round have landed before any zero range is applied, and the source begins no further round
+ * before the answer: a page is either written or zeroed in a round, and the two never race. */
+static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
+{
+    g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, receive->blocks, error);
+    if (end == NULL ||
+        !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
+        !zero_ranges(receive, end->zeroes, error))
+        return FALSE;
+    return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error);
+}
+
+static gboolean on_verify(Receive *receive, json_object *message, GError **error)
+{
+    g_autoptr(GArray) items = rm_verify_decode(message, receive->blocks, receive->chunk_size, error);
+    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    uint64_t block_index = UINT64_MAX;
+    if (items == NULL)
+        return FALSE;
+    if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
+        RmBlock *first = receive->blocks->pdata[0];
+        first->map[0] ^= 1;
+    }
+    json_object *differ = json_object_new_array();
+    for (guint i = 0; i < items->len; i++) {
+        const RmVerifyItem *item = &g_array_index(items, RmVerifyItem, i);
+        const RmBlock *block = receive->blocks->pdata[item->block];
+        if (item->block != block_index) {
+            g_array_set_size(extents, 0);
+            if (!rm_block_populated(block, extents, error)) {
+                json_object_put(differ);
+                return FALSE;
+            }
+            block_index = item->block;
+        }
+        RmDigest digest = rm_digest_range(block, extents, item->chunk * receive->chunk_size,
+                                          rm_chunk_length(block, receive->chunk_size, item->chunk));
+        if (digest.low != item->digest.low || digest.high != item->digest.high) {
+            json_object_array_add(differ, json_object_new_uint64(item->block));
+            json_object_array_add(differ, json_object_new_uint64(item->chunk));
+        }
+    }
+    json_object *reply = rm_json_message(RM_MSG_VERIFIED);
+    rm_json_add(reply, "differ", differ);
+    return rm_control_reply(receive->control, message, reply, error);
+}
+
+static gboolean on_state(Receive *receive, json_object *message, GError **error)
+{
+    uint64_t length;
+    if (!rm_json_uint(message, "length", &length, error))
+        return FALSE;
+    if (receive->state != NULL || length == 0 || length > RM_STATE_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "impossible announcement of %" G_GUINT64_FORMAT " bytes of state", length);
+    uint64_t size = (length + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1);
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return rm_fail(error, RM_REASON_MEMORY_SHORT, "no memory for %" G_GUINT64_FORMAT " bytes of device state", length);
+    receive->state = rm_block_new("device-state", size);
+    receive->state->map = map;
+    receive->state_length = length;
+    receive->rx->ops->add_block(receive->rx, receive->state);
+    json_object *reply = rm_json_message(RM_MSG_STATE_OK);
+    rm_json_add_uint(reply, "block", receive->blocks->len);
+    return rm_control_reply(receive->control, message, reply, error);
+}
+
+/* Ends everything that writes RAM: the load reads and writes it itself. */
+static void end_writers(Receive *receive)
+{
+    if (receive->rx != NULL) {
+        rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
+        receive->rx->ops->stop(receive->rx);
+    }
+    if (receive->pool != NULL)
+        g_thread_pool_free(g_steal_pointer(&receive->pool), FALSE, TRUE);
+}
+
+static gboolean on_load(Receive *receive, json_object *message, GError **error)
+{
+    if (receive->state == NULL)
+        return rm_fail(error, RM_REASON_PROTOCOL, "`load` before `state`");
+    end_writers(receive);
+    receive->load_tried = TRUE;
+    rm_fault_pause("destination-load");
+    if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length, error))
+        return FALSE;
+    receive->phase = PHASE_LOADED;
+    g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id, receive->state_length);
+    return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
+}
+
+static gboolean on_commit(Receive *receive, json_object *message, GError **error)
+{
+    gboolean run;
+    if (!rm_json_bool(message, "run", &run, error))
+        return FALSE;
+    if (receive->phase != PHASE_LOADED)
+        return rm_fail(error, RM_REASON_PROTOCOL, "`commit` before `load`");
+    if (!rm_fates_commit(receive->daemon->fates, receive->entry.id))
+        return rm_fail(error, RM_REASON_CANCELLED, "the session was aborted before its commit arrived");
+    receive->phase = PHASE_COMMITTED;
+    if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
+        g_critical("session %s: the guest is here and does not run: %s; next: send `cont` to %s", receive->entry.id,
+                   (*error)->message, receive->found.path);
+        return FALSE;
+    }
+    g_message("session %s: guest %s is here and %s", receive->entry.id, receive->found.info->name,
+              run ? "runs" : "is paused");
+    json_object *reply = rm_json_message(RM_MSG_RUNNING);
+    rm_json_add_bool(reply, "running", run);
+    /* The guest is ours whether or not the source hears of it; it can ask. */
+    rm_control_reply(receive->control, message, reply, NULL);
+    return TRUE;
+}
+
+static gboolean on_bye(Receive *receive, json_object *message, GError **error)
+{
+    receive->ended = TRUE;
+    return TRUE;
+}
+
+static const struct {
+    const char *type;
+    Phase phase; /* the only phase in which it may come */
+    gboolean (*run)(Receive *receive, json_object *message, GError **error);
+} requests[] = {
+    {RM_MSG_REGISTER, PHASE_RECEIVING, on_register},   {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end},
+    {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},       {RM_MSG_STATE, PHASE_RECEIVING, on_state},
+    {RM_MSG_LOAD, PHASE_RECEIVING, on_load},           {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
+};
+
+static gboolean dispatch(Receive *receive, json_object *message, GError **error)
+{
+    const char *type = rm_message_type(message);
+    if (strcmp(type, RM_MSG_BYE) == 0)
+        return on_bye(receive, message, error);
+    for (guint i = 0; i < G_N_ELEMENTS(requests); i++) {
+        if (strcmp(type, requests[i].type) != 0)
+            continue;
+        if (receive->phase != requests[i].phase || receive->dry_run)
+            return rm_fail(error, RM_REASON_PROTOCOL, "`%s` at the wrong time", type);
+        return requests[i].run(receive, message, error);
+    }
+    /* Unknown requests come from a newer source that can do without: it gets an error and decides itself. */
+    g_autoptr(GError) unknown = g_error_new(RM_ERROR, RM_REASON_PROTOCOL, "unknown request `%.40s`", type);
+    return rm_control_reply_failure(receive->control, message, RM_MSG_ERROR, unknown, error);
+}
+
+/* ---- accepting ---- */
+
+static gboolean start_transport(Receive *receive, RmAccept *accept, GError **error)
+{
+    RmRxParams params = {
+        .channels = (unsigned)accept->channels,
+        .blocks = receive->blocks,
+        .chunk_size = accept->chunk_size,
+        .timeout_ms = CHANNELS_TIMEOUT_MS,
+    };
+    memcpy(params.token, receive->entry.token, sizeof params.token);
+    receive->rx = rm_transport_find(accept->transport)->rx_new();
+    if (!receive->rx->ops->start(receive->rx, &params, error))
+        return FALSE;
+    accept->address = receive->rx->ops->offer(receive->rx);
+    if (accept->address == NULL) {
+        char **data = receive->daemon->options->data_addresses;
+        accept->address = json_object_new_object();
+        rm_json_add_uint(accept->address, "port", receive->daemon->port);
+        if (data != NULL && data[0] != NULL)
+            rm_json_add_string(accept->address, "host", data[0]);
+    }
+    int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
+    receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
+    rm_daemon_set_rx(receive->daemon, &receive->entry, receive->rx);
+    return TRUE;
+}
+
+static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
+{
+    g_autoptr(RmHello) hello = rm_hello_decode(message, error);
+    g_autoptr(RmAccept) accept = g_new0(RmAccept, 1);
+    if (hello == NULL || !rm_admit_terms(receive->daemon->options, hello, accept, error))
+        return FALSE;
+    receive->entry.id = g_strdup(hello->session);
+    receive->dry_run = hello->dry_run;
+    receive->chunk_size = accept->chunk_size;
+    if (!rm_admit_token(receive->entry.token, error) || !rm_daemon_add(receive->daemon, &receive->entry, error))
+        return FALSE;
+    receive->added = TRUE;
+    if (!hello->dry_run && !rm_fates_begin(receive->daemon->fates, hello->session))
+        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
+    if (!rm_find_guest(receive->daemon, hello, receive->entry.cancel, &receive->found, error) ||
+        !receive->found.guest->ops->blocks(receive->found.guest, TRUE, &receive->blocks, error) ||
+        !rm_admit_guest(hello, receive->found.info, receive->blocks, error))
+        return FALSE;
+    for (guint i = 0; i < receive->blocks->len && !hello->dry_run; i++) {
+        if (!rm_block_empty(receive->blocks->pdata[i], error))
+            return FALSE;
+    }
+    accept->boot = g_strdup(receive->daemon->boot);
+    accept->token = rm_admit_format_token(receive->entry.token);
+    if (!hello->dry_run && !start_transport(receive, accept, error))
+        return FALSE;
+    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+              hello->session, hello->guest_name, peer, receive->found.path, accept->transport, accept->channels,
+              accept->chunk_size >> 20, hello->dry_run ? ", checks only" : "");
+    return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
+}
+
+/* ---- the life of the connection ---- */
+
+/* The next request; meanwhile the waiting QEMU is looked after. */
+static gboolean next_request(Receive *receive, json_object **ret_message, GError **error)
+{
+    for (;;) {
+        g_autoptr(GError) problem = NULL;
+        if (rm_control_receive(receive->control, GUEST_POLL_MS, receive->entry.cancel, ret_message, &problem))
+            return TRUE;
+        if (!rm_control_error(receive->control, error))
+            return FALSE;
+        if (g_cancellable_is_cancelled(receive->entry.cancel))
+            return rm_fail(error, RM_REASON_CANCELLED, "the destination ended the session");
+        if (receive->phase == PHASE_RECEIVING && !receive->found.guest->ops->poll(receive->found.guest, error)) {
+            g_prefix_error(error, "the waiting QEMU: ");
+            return FALSE;
+        }
+    }
+}
+
+static void tell_source(Receive *receive, const GError *problem)
+{
+    json_object *message = rm_json_message(RM_MSG_CANCEL);
+    rm_json_add_string(message, "reason", rm_reason_name(rm_error_reason(problem)));
+    rm_json_add_string(message, "detail", problem->message);
+    rm_control_expect_end(receive->control);
+    rm_control_send(receive->control, message, NULL);
+}
+
+static void serve_requests(Receive *receive)
+{
+    g_autoptr(GError) problem = NULL;
+    while (!receive->ended && problem == NULL) {
+        rm_autojson message = NULL;
+        if (!next_request(receive, &message, &problem))
+            break;
+        if (!dispatch(receive, message, &problem))
+            rm_control_reply_failure(receive->control, message, RM_MSG_FAILED, problem, NULL);
+    }
+    if (problem == NULL || receive->phase == PHASE_COMMITTED)
+        return;
+    g_warning("session %s ended without the guest: %s: %s", receive->entry.id, rm_reason_name(rm_error_reason(problem)),
+              problem->message);
+    tell_source(receive, problem);
+}
+
+/* Nothing but commit makes the guest ours; without it a QEMU that was loaded, or that we started, is ended. */
+static void end_guest(Receive *receive)
+{
+    g_autoptr(GError) error = NULL;
+    gboolean burnt = receive->load_tried && receive->phase != PHASE_COMMITTED;
+    gboolean surplus = receive->found.started && receive->phase != PHASE_COMMITTED;
+    if (receive->found.guest == NULL || (!burnt && !surplus))
+        return;
+    if (!receive->found.guest->ops->quit(receive->found.guest, &error))
+        g_warning("%s: %s", receive->found.path, error->message);
+    else if (burnt)
+        g_warning("%s: this QEMU has been ended, because one whose load was tried can't be asked again; start a new one",
+                  receive->found.path);
+}
+
+static void receive_clear(Receive *receive)
+{
+    if (receive->added && !receive->dry_run && receive->phase != PHASE_COMMITTED)
+        rm_fates_abort(receive->daemon->fates, receive->entry.id);
+    end_writers(receive);
+    end_guest(receive);
+    rm_control_free(g_steal_pointer(&receive->control));
+    rm_rx_free(g_steal_pointer(&receive->rx));
+    rm_block_free(receive->state);
+    g_clear_pointer(&receive->blocks, g_ptr_array_unref);
+    rm_found_clear(receive->daemon, &receive->found);
+    if (receive->added)
+        rm_daemon_remove(receive->daemon, &receive->entry);
+    g_object_unref(receive->entry.cancel);
+    g_free(receive->entry.id);
+}
+
+static void answer_query(Receive *receive, json_object *message)
+{
+    const char *session;
+    g_autoptr(GError) error = NULL;
+    if (!rm_json_string(message, "session", &session, &error)) {
+        rm_control_reply_failure(receive->control, message, RM_MSG_ERROR, error, NULL);
+        return;
+    }
+    RmFate fate = rm_daemon_query(receive->daemon, session);
+    json_object *reply = rm_json_message(RM_MSG_FATE);
+    rm_json_add_string(reply, "fate", rm_fate_name(fate));
+    rm_json_add_string(reply, "boot", receive->daemon->boot);
+    rm_control_reply(receive->control, message, reply, NULL);
+    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+}
+
+static void on_lost(GCancellable *lost, GCancellable *cancel)
+{
+    g_cancellable_cancel(cancel);
+}
+
+void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char *peer)
+{
+    Receive receive = {.daemon = daemon, .entry = {.cancel = g_cancellable_new()}};
+    g_autoptr(GError) error = NULL;
+    rm_autojson message = NULL;
+    receive.control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
+    rm_control_set_peer_name(receive.control, "source");
+    GCancellable *lost = rm_control_lost(receive.control);
+    gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
+
+    if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
+        g_debug("%s: %s", peer, error->message);
+    } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
+        answer_query(&receive, message);
+    } else if (accept_hello(&receive, message, peer, &error)) {
+        serve_requests(&receive);
+    } else {
+        g_warning("%s: refused: %s: %s", peer, rm_reason_name(rm_error_reason(error)), error->message);
+        rm_control_expect_end(receive.control);
+        rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);
+    }
+    g_cancellable_disconnect(lost, handler);
+    receive_clear(&receive);
+}

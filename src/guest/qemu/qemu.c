@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The QEMU provider: what the session asks of a guest, put to QMP.
+ *
+ * It owns one QMP connection for its life. What it has changed in QEMU (run state, migration vector) it
+ * remembers here, so that resume() can take it back from any point; a new instance on a QEMU that an earlier
+ * process left paused knows nothing of that, and resume() then goes by what QEMU says.
+ */
+#include "guest/guest.h"
+
+#include "common/autoptr.h"
+#include "common/reason.h"
+#include "control/json.h"
+#include "guest/qemu/events.h"
+#include "guest/qemu/facts.h"
+#include "guest/qemu/fence.h"
+#include "guest/qemu/preflight.h"
+#include "guest/qemu/qmp.h"
+#include "guest/qemu/ramblock.h"
+#include "guest/qemu/state.h"
+#include "guest/qemu/vector.h"
+#include "guest/qemu/vmm.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define OLDEST RM_QEMU_VERSION(6, 2) /* x-query-ramblock */
+#define RETRY_MS 100
+
+typedef struct {
+    RmGuest base;
+    RmQmp *qmp;
+    pid_t pid;
+    int pidfd;
+    RmEvents events;
+    RmVector found;     /* the migration vector as it was before save() */
+    gboolean saving;    /* a migration of ours may be under way */
+    RmDevices *devices; /* as the preflight saw them; NULL before */
+} RmQemu;
+
+static RmQemu *qemu_of(RmGuest *guest)
+{
+    return (RmQemu *)((char *)guest - G_STRUCT_OFFSET(RmQemu, base));
+}
+
+static gboolean qemu_describe(RmGuest *guest, RmGuestInfo **ret_info, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_facts_describe(self->qmp, self->pid, ret_info, error);
+}
+
+static gboolean qemu_run_state(RmGuest *guest, RmGuestRun *ret_run, GError **error)
+{
+    RmQmp *qmp = qemu_of(guest)->qmp;
+    g_autofree char *status = NULL;
+    rm_qmp_shield(qmp, TRUE);
+    gboolean ok = rm_state_query_run(qmp, &status, error);
+    rm_qmp_shield(qmp, FALSE);
+    if (!ok)
+        return FALSE;
+    *ret_run = rm_facts_run(status);
+    return TRUE;
+}
+
+static gboolean qemu_blocks(RmGuest *guest, gboolean writable, GPtrArray **ret_blocks, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_ram_blocks(self->qmp, self->pid, writable, ret_blocks, error);
+}
+
+static gboolean qemu_preflight(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
+                               GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_clear_pointer(&self->devices, rm_devices_free);
+    return rm_preflight(self->qmp, self->pid, blocks, options, &self->devices, error);
+}
+
+static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
+                             GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_preflight_recheck(self->qmp, self->pid, blocks, options, self->devices, error);
+}
+
+static gboolean qemu_fence(RmGuest *guest, int64_t *ret_stall_us, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_fence(self->qmp, &self->events, ret_stall_us, error);
+}
+
+static gboolean qemu_poll(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_events_poll(&self->events, self->qmp, error);
+}
+
+static gboolean qemu_stop(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autofree char *before = NULL, *after = NULL;
+    if (!rm_state_query_run(self->qmp, &before, error))
+        return FALSE;
+    if (strcmp(before, "running") == 0) {
+        self->events.own_stops++;
+        if (!rm_qmp_run(self->qmp, "stop", NULL, NULL, error))
+            return FALSE;
+    }
+    if (!rm_state_query_run(self->qmp, &after, error))
+        return FALSE;
+    if (strcmp(after, "paused") != 0)
+        return rm_fail(error, RM_REASON_GUEST_STATE,
+                       "the guest is in state \"%s\", not \"paused\", after stopping it", after);
+    return TRUE;
+}
+
+static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autoptr(GError) problem = NULL;
+    self->saving = TRUE;
+    if (!rm_vector_apply(self->qmp, FALSE, &self->found, &problem)) {
+        RmReason reason =
+            rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
+        return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
+    }
+    if (!rm_state_save(self->qmp, ret_state, error))
+        return FALSE;
+    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing to is no
+     * reason to keep the guest here. */
+    g_autoptr(GError) leftover = NULL;
+    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
+        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    return TRUE;
+}
+
+/* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
+ * time. */
+static gboolean let_run(RmQemu *self, GError **error)
+{
+    gint64 deadline = g_get_monotonic_time() + (gint64)rm_qmp_timeout_ms(self->qmp) * 1000;
+    for (;;) {
+        g_autoptr(GError) problem = NULL;
+        g_autofree char *status = NULL;
+        self->events.own_resumes++;
+        if (rm_qmp_run(self->qmp, "cont", NULL, NULL, &problem)) {
+            if (!rm_state_query_run(self->qmp, &status, error))
+                return FALSE;
+            if (strcmp(status, "running") == 0)
+                return TRUE;
+            return rm_fail(error, RM_REASON_RESUME, "the guest is in state \"%s\" after cont", status);
+        }
+        self->events.own_resumes--;
+        if (rm_error_reason(problem) != RM_REASON_QMP_ERROR || g_get_monotonic_time() > deadline) {
+            g_propagate_error(error, g_steal_pointer(&problem));
+            return FALSE;
+        }
+        g_usleep(RETRY_MS * 1000);
+    }
+}
+
+/* Whether `cont` is due in QEMU's state `status`: not if the guest stopped for a reason of its own. */
+static gboolean may_run(RmQemu *self, const char *status, gboolean *ret_due, GError **error)
+{
+    static const char *const ours[] = {"paused", "postmigrate", "finish-migrate", "prelaunch"};
+    *ret_due = FALSE;
+    if (strcmp(status, "running") == 0)
+        return TRUE;
+    if (strcmp(status, "paused") == 0 && self->events.paused_by_other)
+        return TRUE; /* whoever paused it wants it paused */
+    for (size_t i = 0; i < G_N_ELEMENTS(ours); i++)
+        *ret_due |= strcmp(status, ours[i]) == 0;
+    if (!*ret_due)
+        return rm_fail(error, RM_REASON_RESUME,
+                       "the guest stopped by itself (QEMU's state is \"%s\") and was left so", status);
+    return TRUE;
+}
+
+/* A paused guest whose state was saved stays in postmigrate: QEMU knows no way from there to "paused" but
+ * through running it. `cont` continues it as from a pause. Its disks come back now where QEMU can do that
+ * (10.0), else with that `cont`. */
+static gboolean keep_paused(RmQemu *self, const char *status, GError **error)
+{
+    gboolean can = FALSE;
+    if (strcmp(status, "postmigrate") != 0)
+        return TRUE;
+    if (!rm_qmp_has(self->qmp, "blockdev-set-active", &can, error))
+        return FALSE;
+    if (!can)
+        return TRUE;
+    json_object *arguments = json_object_new_object();
+    rm_json_add_bool(arguments, "active", TRUE);
+    return rm_qmp_run(self->qmp, "blockdev-set-active", arguments, NULL, error);
+}
+
+static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
+{
+    g_autofree char *status = NULL;
+    gboolean due = FALSE;
+    g_autoptr(GError) ignored = NULL;
+    if (!rm_qmp_reconnect(self->qmp, error))
+        return FALSE;
+    rm_events_poll(&self->events, self->qmp,
+                   &ignored); /* who paused it last; what else happened shows in its state */
+    /* Only ours: an operator's own migration, which made the preflight refuse, goes on. */
+    if ((self->saving && !rm_state_cancel(self->qmp, error)) ||
+        !rm_state_query_run(self->qmp, &status, error))
+        return FALSE;
+    self->saving = FALSE;
+    if (!run)
+        return keep_paused(self, status, error);
+    return may_run(self, status, &due, error) && (!due || let_run(self, error));
+}
+
+static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autoptr(GError) problem = NULL, leftover = NULL;
+    rm_qmp_shield(self->qmp, TRUE);
+    gboolean ok = roll_back(self, run, &problem);
+    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
+        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    rm_qmp_shield(self->qmp, FALSE);
+    if (!ok) {
+        RmReason reason =
+            rm_error_reason(problem) == RM_REASON_GUEST_GONE ? RM_REASON_GUEST_GONE : RM_REASON_RESUME;
+        return rm_fail(error, reason, "cannot roll the guest back: %s", problem->message);
+    }
+    if (leftover != NULL)
+        return rm_fail(error, RM_REASON_CLEANUP,
+                       "the guest is as it was, but QEMU's migration capabilities could not be put back: %s",
+                       leftover->message);
+    return TRUE;
+}
+
+static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autofree char *status = NULL;
+    g_autoptr(GError) problem = NULL;
+    RmVector unused = {0}; /* this QEMU has no other migration after this one: nothing to restore */
+    if (!rm_state_query_run(self->qmp, &status, error))
+        return FALSE;
+    if (rm_facts_run(status) != RM_GUEST_WAITING)
+        return rm_fail(
+            error, RM_REASON_GUEST_STATE,
+            "the destination's QEMU is in state \"%s\": it must wait for a migration (-incoming defer)",
+            status);
+    gboolean ok = rm_vector_apply(self->qmp, TRUE, &unused, &problem);
+    rm_vector_clear(&unused);
+    if (!ok)
+        return rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
+                       problem->message);
+    return rm_state_load(self->qmp, state, length, error);
+}
+
+/* Best effort: QEMU announced by itself on cont; this covers switches that lost the first. */
+static void announce(RmQemu *self)
+{
+    static const struct {
+        const char *name;
+        uint64_t value;
+    } schedule[] = {{"initial", 50}, {"max", 550}, {"rounds", 5}, {"step", 100}}; /* ms, QEMU's defaults */
+    g_autoptr(GError) problem = NULL;
+    json_object *arguments = json_object_new_object();
+    for (size_t i = 0; i < G_N_ELEMENTS(schedule); i++)
+        rm_json_add_uint(arguments, schedule[i].name, schedule[i].value);
+    if (!rm_qmp_run(self->qmp, "announce-self", arguments, NULL, &problem))
+        g_debug("announce-self: %s", problem->message);
+}
+
+static gboolean qemu_activate(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autofree char *status = NULL;
+    g_autoptr(GError) problem = NULL;
+    /* The destination owns the guest: a cancellation comes too late for it. */
+    rm_qmp_shield(self->qmp, TRUE);
+    gboolean ok = rm_qmp_reconnect(self->qmp, &problem) && rm_state_query_run(self->qmp, &status, &problem);
+    if (ok && strcmp(status, "running") != 0)
+        ok = let_run(self, &problem);
+    if (ok)
+        announce(self);
+    rm_qmp_shield(self->qmp, FALSE);
+    if (ok)
+        return TRUE;
+    RmReason reason =
+        rm_error_reason(problem) == RM_REASON_GUEST_GONE ? RM_REASON_GUEST_GONE : RM_REASON_RESUME;
+    return rm_fail(error, reason, "the guest does not run at the destination: %s", problem->message);
+}
+
+static gboolean qemu_quit(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autoptr(GError) problem = NULL;
+    rm_qmp_shield(self->qmp, TRUE);
+    gboolean asked =
+        rm_vmm_wait_end(self->pidfd, 0) ||
+        (rm_qmp_reconnect(self->qmp, &problem) && rm_qmp_run(self->qmp, "quit", NULL, NULL, &problem)) ||
+        rm_error_reason(problem) == RM_REASON_GUEST_GONE;
+    rm_qmp_shield(self->qmp, FALSE);
+    if (rm_vmm_wait_end(self->pidfd, rm_qmp_timeout_ms(self->qmp)))
+        return TRUE;
+    return rm_fail(error, RM_REASON_CLEANUP, "QEMU (pid %d) did not end within %u ms%s%s: end it by hand",
+                   (int)self->pid, rm_qmp_timeout_ms(self->qmp), asked ? "" : ": ",
+                   asked ? "" : problem->message);
+}
+
+static void qemu_free(RmGuest *guest)
+{
+    RmQemu *self = qemu_of(guest);
+    rm_qmp_free(self->qmp);
+    rm_fd_clear(&self->pidfd);
+    rm_vector_clear(&self->found);
+    g_clear_pointer(&self->devices, rm_devices_free);
+    g_free(self);
+}
+
+static const RmGuestOps qemu_ops = {
+    .name = "qemu",
+    .describe = qemu_describe,
+    .run_state = qemu_run_state,
+    .blocks = qemu_blocks,
+    .preflight = qemu_preflight,
+    .recheck = qemu_recheck,
+    .fence = qemu_fence,
+    .poll = qemu_poll,
+    .stop = qemu_stop,
+    .save = qemu_save,
+    .resume = qemu_resume,
+    .load = qemu_load,
+    .activate = qemu_activate,
+    .quit = qemu_quit,
+    .free = qemu_free,
+};
+
+RmGuest *rm_guest_qemu_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error)
+{
+    g_autoptr(RmQmp) qmp = rm_qmp_new(path, timeout_ms, cancellable, error);
+    pid_t thread, pid;
+    if (qmp == NULL)
+        return NULL;
+    if (rm_qmp_version(qmp) < OLDEST) {
+        rm_fail(error, RM_REASON_QEMU_VERSION, "QEMU %s is too old: rdmamig needs 6.2 or newer",
+                rm_qmp_version_text(qmp));
+        return NULL;
+    }
+    if (!rm_facts_vcpu_thread(qmp, &thread, error) || !rm_vmm_find(rm_qmp_peer(qmp), thread, &pid, error))
+        return NULL;
+    rm_autofd pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0) {
+        rm_set_errno(error, errno == ESRCH ? RM_REASON_GUEST_GONE : RM_REASON_INTERNAL, errno,
+                     "cannot watch QEMU (pid %d)", (int)pid);
+        return NULL;
+    }
+    RmQemu *self = g_new0(RmQemu, 1);
+    self->base.ops = &qemu_ops;
+    self->qmp = g_steal_pointer(&qmp);
+    self->pid = pid;
+    self->pidfd = rm_fd_steal(&pidfd);
+    return &self->base;
+}

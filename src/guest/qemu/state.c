@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Saving and loading device state.
+ *
+ * QEMU gets one end of a pipe by getfd and migrates to, or from, `fd:`; a thread of ours is at the other end
+ * (pump.h). With x-ignore-shared on, the stream is the devices' state and the RAM blocks that are not shared.
+ * exec: would need a shell inside QEMU's sandbox, and a unix socket a file name both can reach; a descriptor
+ * needs neither.
+ */
+#include "guest/qemu/state.h"
+
+#include "common/autoptr.h"
+#include "common/reason.h"
+#include "control/json.h"
+#include "guest/qemu/pump.h"
+
+#include <string.h>
+
+#define FD_NAME "rdmamig-state"
+#define QUICK_POLLS 100 /* of 1 ms: the guest stands still meanwhile; then every 10 ms */
+
+gboolean rm_state_query_run(RmQmp *qmp, char **ret_status, GError **error)
+{
+    rm_autojson reply = NULL;
+    json_object *body;
+    const char *status;
+    if (!rm_qmp_run(qmp, "query-status", NULL, &reply, error) ||
+        !rm_json_object(reply, "return", &body, error) || !rm_json_string(body, "status", &status, error))
+        return FALSE;
+    *ret_status = g_strdup(status);
+    return TRUE;
+}
+
+static gboolean is_final(const char *status)
+{
+    static const char *const final[] = {"none", "completed", "failed", "cancelled"};
+    for (size_t i = 0; i < G_N_ELEMENTS(final); i++) {
+        if (strcmp(status, final[i]) == 0)
+            return TRUE;
+    }
+    return FALSE;
+}
+
+/* query-migrate: status and, if it failed, QEMU's words; caller frees both. */
+static gboolean query(RmQmp *qmp, char **ret_status, char **ret_words, GError **error)
+{
+    rm_autojson reply = NULL;
+    json_object *body;
+    const char *status = "none", *words = "QEMU gives no reason; its log may";
+    if (!rm_qmp_run(qmp, "query-migrate", NULL, &reply, error) ||
+        !rm_json_object(reply, "return", &body, error) ||
+        !rm_json_string_opt(body, "status", &status, error) ||
+        !rm_json_string_opt(body, "error-desc", &words, error))
+        return FALSE;
+    *ret_status = g_strdup(status);
+    *ret_words = g_strdup(words);
+    return TRUE;
+}
+
+gboolean rm_state_query_migration(RmQmp *qmp, gboolean *ret_active, char **ret_status, GError **error)
+{
+    g_autofree char *words = NULL;
+    if (!query(qmp, ret_status, &words, error))
+        return FALSE;
+    *ret_active = !is_final(*ret_status);
+    return TRUE;
+}
+
+/* Polls until the migration is over. *ret_status is "completed", "failed", …; both for the caller to free. */
+static gboolean wait_final(RmQmp *qmp, char **ret_status, char **ret_words, GError **error)
+{
+    gint64 deadline = g_get_monotonic_time() + (gint64)rm_qmp_timeout_ms(qmp) * 1000;
+    for (unsigned n = 0;; n++) {
+        g_autofree char *status = NULL, *words = NULL;
+        if (!query(qmp, &status, &words, error))
+            return FALSE;
+        /* "none" right after the command: QEMU has not begun yet */
+        if (is_final(status) && strcmp(status, "none") != 0) {
+            *ret_status = g_steal_pointer(&status);
+            *ret_words = g_steal_pointer(&words);
+            return TRUE;
+        }
+        if (g_get_monotonic_time() > deadline)
+            return rm_fail(error, RM_REASON_QMP_UNREACHABLE,
+                           "QEMU's migration was still in state \"%s\" after %u ms", status,
+                           rm_qmp_timeout_ms(qmp));
+        if (!rm_qmp_sleep(qmp, n < QUICK_POLLS ? 1 : 10, error))
+            return FALSE;
+    }
+}
+
+static gboolean give_fd(RmQmp *qmp, int fd, GError **error)
+{
+    json_object *arguments = json_object_new_object();
+    rm_json_add_string(arguments, "fdname", FD_NAME);
+    return rm_qmp_run_with_fd(qmp, fd, "getfd", arguments, error);
+}
+
+/* Keeps cancelled, guest-gone and privilege; everything else becomes `reason`. Always FALSE. */
+static gboolean fail_as(RmReason reason, const char *prefix, GError *problem, GError **error)
+{
+    RmReason own = rm_error_reason(problem);
+    if (own == RM_REASON_CANCELLED || own == RM_REASON_GUEST_GONE)
+        reason = own;
+    rm_fail(error, reason, "%s: %s", prefix, problem->message);
+    g_error_free(problem);
+    return FALSE;
+}
+
+static gboolean run_save(RmQmp *qmp, GByteArray **ret_state, GError **error)
+{
+    rm_autofd theirs = -1;
+    g_autoptr(RmPump) pump = rm_pump_reader(&theirs, error);
+    if (pump == NULL || !give_fd(qmp, theirs, error))
+        return FALSE;
+    rm_fd_clear(&theirs); /* so that the stream ends when QEMU closes its copy */
+    json_object *arguments = json_object_new_object();
+    rm_json_add_string(arguments, "uri", "fd:" FD_NAME);
+    g_autofree char *status = NULL, *words = NULL, *run = NULL;
+    if (!rm_qmp_run(qmp, "migrate", arguments, NULL, error) || !wait_final(qmp, &status, &words, error))
+        return FALSE;
+    if (strcmp(status, "completed") != 0)
+        return rm_fail(error, RM_REASON_STATE_SAVE, "migration %s: %s", status, words);
+    if (!rm_pump_finish(pump, rm_qmp_timeout_ms(qmp), error) || !rm_state_query_run(qmp, &run, error))
+        return FALSE;
+    /* A leftover background-snapshot, had we missed it, would have let the guest go on here: two guests. */
+    if (strcmp(run, "postmigrate") != 0)
+        return rm_fail(error, RM_REASON_STATE_SAVE,
+                       "QEMU is in state \"%s\" after saving, not \"postmigrate\"", run);
+    *ret_state = rm_pump_steal(pump);
+    return TRUE;
+}
+
+gboolean rm_state_save(RmQmp *qmp, GByteArray **ret_state, GError **error)
+{
+    GError *problem = NULL;
+    return run_save(qmp, ret_state, &problem) ||
+           fail_as(RM_REASON_STATE_SAVE, "cannot save the device state", problem, error);
+}
+
+gboolean rm_state_cancel(RmQmp *qmp, GError **error)
+{
+    gboolean active;
+    g_autofree char *status = NULL, *end = NULL, *words = NULL;
+    if (!rm_state_query_migration(qmp, &active, &status, error))
+        return FALSE;
+    if (!active)
+        return TRUE;
+    g_debug("cancelling QEMU's migration, state %s", status);
+    return rm_qmp_run(qmp, "migrate_cancel", NULL, NULL, error) && wait_final(qmp, &end, &words, error);
+}
+
+/* From 9.1 on QEMU can be told to survive a failed load, so that it can still say what was wrong. */
+static json_object *incoming_arguments(RmQmp *qmp)
+{
+    json_object *arguments = json_object_new_object();
+    rm_json_add_string(arguments, "uri", "fd:" FD_NAME);
+    if (rm_qmp_version(qmp) >= RM_QEMU_VERSION(9, 1))
+        rm_json_add_bool(arguments, "exit-on-error", FALSE);
+    return arguments;
+}
+
+/* After the load: paused, and nothing else. One that runs holds the guest a second time, so it is stopped at
+ * once. */
+static gboolean check_paused(RmQmp *qmp, GError **error)
+{
+    g_autofree char *run = NULL;
+    if (!rm_state_query_run(qmp, &run, error))
+        return FALSE;
+    if (strcmp(run, "paused") == 0)
+        return TRUE;
+    if (strcmp(run, "running") == 0)
+        rm_qmp_run(qmp, "stop", NULL, NULL, NULL);
+    return rm_fail(error, RM_REASON_STATE_LOAD, "QEMU is in state \"%s\" after loading, not \"paused\"", run);
+}
+
+static gboolean run_load(RmQmp *qmp, const uint8_t *state, gsize length, GError **error)
+{
+    rm_autofd theirs = -1;
+    g_autoptr(RmPump) pump = rm_pump_writer(state, length, &theirs, error);
+    if (pump == NULL || !give_fd(qmp, theirs, error))
+        return FALSE;
+    rm_fd_clear(&theirs);
+    g_autofree char *status = NULL, *words = NULL;
+    if (!rm_qmp_run(qmp, "migrate-incoming", incoming_arguments(qmp), NULL, error) ||
+        !wait_final(qmp, &status, &words, error))
+        return FALSE;
+    if (strcmp(status, "completed") != 0)
+        return rm_fail(error, RM_REASON_STATE_LOAD, "migration %s: %s", status, words);
+    return rm_pump_finish(pump, rm_qmp_timeout_ms(qmp), error) && check_paused(qmp, error);
+}
+
+gboolean rm_state_load(RmQmp *qmp, const uint8_t *state, gsize length, GError **error)
+{
+    GError *problem = NULL;
+    if (run_load(qmp, state, length, &problem))
+        return TRUE;
+    /* Before 9.1 a QEMU whose load failed exits; only its own log knows why. */
+    if (rm_error_reason(problem) == RM_REASON_GUEST_GONE) {
+        g_error_free(problem);
+        return rm_fail(
+            error, RM_REASON_STATE_LOAD,
+            "the destination's QEMU ended while it loaded the device state; see its stderr or log");
+    }
+    return fail_as(RM_REASON_STATE_LOAD, "the destination's QEMU did not load the device state", problem,
+                   error);
+}

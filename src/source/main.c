@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * rdmamig: the source daemon and its verbs.
+ *
+ * Threads of `send`: this one runs the main loop (signals, the status socket, the progress timer); the session runs in its
+ * own (source/session.h).
+ */
+#include "common/autoptr.h"
+#include "common/log.h"
+#include "common/reason.h"
+#include "config.h"
+#include "source/monitor.h"
+#include "source/options.h"
+#include "source/session.h"
+
+#include <glib-unix.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TICK_MS 200
+
+static const char usage_text[] =
+    "usage: rdmamig send --qmp PATH --to HOST[:PORT] [OPTION…]   move a guest (send --help: all options)\n"
+    "       rdmamig status [--json] [SESSION|GUEST]             what is being sent from this host\n"
+    "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays here\n"
+    "       rdmamig --version | --help\n"
+    "\n"
+    "exit status: 0 done, 1 failed (guest at the source), 2 usage, 3 refused (no byte moved), 4 cancelled,\n"
+    "             5 doubtful, 6 moved but cleaning up failed\n";
+
+static int usage_error(const char *text)
+{
+    fprintf(stderr, "rdmamig: usage: %s (see rdmamig --help)\n", text);
+    return 2;
+}
+
+typedef struct {
+    RmSession *session;
+    RmReporter *reporter;
+    RmResult result;
+    GMainLoop *loop;
+} Send;
+
+static gboolean on_signal(gpointer data)
+{
+    Send *send = data;
+    rm_session_cancel(send->session);
+    return G_SOURCE_CONTINUE;
+}
+
+static gboolean on_tick(gpointer data)
+{
+    Send *send = data;
+    rm_reporter_tick(send->reporter);
+    return G_SOURCE_CONTINUE;
+}
+
+static gboolean on_end(gpointer data)
+{
+    g_main_loop_quit(((Send *)data)->loop);
+    return G_SOURCE_REMOVE;
+}
+
+static gpointer session_main(gpointer data)
+{
+    Send *send = data;
+    rm_session_run(send->session, &send->result);
+    g_idle_add(on_end, send);
+    return NULL;
+}
+
+static RmOutput choose_output(const RmSendOptions *options)
+{
+    if (options->json)
+        return RM_OUTPUT_JSON;
+    if (options->verbosity < 0)
+        return RM_OUTPUT_QUIET;
+    return isatty(STDERR_FILENO) ? RM_OUTPUT_BAR : RM_OUTPUT_LINES;
+}
+
+static int run_send(const RmSendOptions *options)
+{
+    g_autofree char *id = g_uuid_string_random();
+    g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
+    g_autoptr(GError) error = NULL;
+    RmReporter *reporter = rm_reporter_new(choose_output(options), id);
+    RmSession *session = rm_session_new(options, reporter, id);
+    Send send = {.session = session, .reporter = reporter, .loop = loop};
+    RmMonitor *monitor = rm_monitor_new(session, reporter, &error);
+    if (monitor == NULL) {
+        rm_reporter_warning(reporter, RM_REASON_INTERNAL, error->message);
+        g_clear_error(&error);
+    }
+    /* A lost terminal is no wish to cancel; a reader of our output that went away is none, either. */
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    g_unix_signal_add(SIGINT, on_signal, &send);
+    g_unix_signal_add(SIGTERM, on_signal, &send);
+    g_timeout_add(TICK_MS, on_tick, &send);
+
+    GThread *thread = g_thread_new("session", session_main, &send);
+    g_main_loop_run(loop);
+    g_thread_join(thread);
+    int status = send.result.exit_status;
+    if (!rm_reporter_result(reporter, &send.result, &session->metrics, options->report, &error)) {
+        g_warning("%s", error->message);
+        status = status == 0 ? 6 : status;
+    }
+    rm_monitor_free(monitor);
+    rm_session_free(session);
+    rm_reporter_free(reporter);
+    g_free(send.result.detail);
+    g_free(send.result.where);
+    g_free(send.result.next);
+    g_free(send.result.transport);
+    return status;
+}
+
+static int verb_send(int argc, char **argv)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *help = NULL;
+    g_autoptr(RmSendOptions) options = rm_send_options_parse(argc, argv, &help, &error);
+    if (help != NULL) {
+        fputs(help, stdout);
+        return 0;
+    }
+    if (options == NULL)
+        return usage_error(error->message);
+    rm_log_init("rdmamig", options->verbosity);
+    return run_send(options);
+}
+
+static int verb_status(int argc, char **argv)
+{
+    gboolean json = argc > 1 && strcmp(argv[1], "--json") == 0;
+    if (argc > (json ? 3 : 2) || (argc > 1 && !json && argv[1][0] == '-'))
+        return usage_error("status takes [--json] [SESSION|GUEST]");
+    return rm_monitor_status(argc > (json ? 2 : 1) ? argv[argc - 1] : NULL, json);
+}
+
+static int verb_cancel(int argc, char **argv)
+{
+    if (argc > 2 || (argc == 2 && argv[1][0] == '-'))
+        return usage_error("cancel takes [SESSION|GUEST]");
+    return rm_monitor_cancel(argc == 2 ? argv[1] : NULL);
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_ALL, "");
+    if (argc < 2)
+        return usage_error("a verb is missing: send, status or cancel");
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("rdmamig " RM_VERSION);
+        return 0;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        fputs(usage_text, stdout);
+        return 0;
+    }
+    const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } verbs[] = {{"send", verb_send}, {"status", verb_status}, {"cancel", verb_cancel}};
+    for (guint i = 0; i < G_N_ELEMENTS(verbs); i++) {
+        if (strcmp(argv[1], verbs[i].name) == 0)
+            return verbs[i].run(argc - 1, argv + 1);
+    }
+    g_autofree char *text = g_strdup_printf("unknown verb `%s`", argv[1]);
+    return usage_error(text);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Reaching the destination: connect, hello, accept; and, after a lost commit, query. */
+#include "common/autoptr.h"
+#include "common/reason.h"
+#include "control/json.h"
+#include "memory/chunk.h"
+#include "source/session.h"
+
+#include <string.h>
+
+#define CONNECT_TIMEOUT_MS 10000
+#define HELLO_TIMEOUT_MS 120000 /* the destination may start a QEMU and empty its RAM first */
+#define DATA_TIMEOUT_MS 10000
+
+static void on_lost(GCancellable *lost, RmSession *session)
+{
+    g_cancellable_cancel(session->cancel);
+}
+
+static RmControl *connect_control(const RmSendOptions *options, GCancellable *cancel, GError **error)
+{
+    g_autoptr(GSocketClient) client = g_socket_client_new();
+    g_autoptr(GError) problem = NULL;
+    g_autoptr(GSocketConnectable) address = g_network_address_new(options->host, options->port);
+    g_socket_client_set_timeout(client, CONNECT_TIMEOUT_MS / 1000);
+    g_socket_client_set_enable_proxy(client, FALSE);
+    g_autoptr(GSocketConnection) connection = g_socket_client_connect(client, address, cancel, &problem);
+    if (connection == NULL) {
+        if (g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CANCELLED))
+            g_propagate_error(error, g_steal_pointer(&problem));
+        else
+            rm_fail(error, RM_REASON_PEER_UNREACHABLE,
+                    "cannot reach %s port %u: %s; is `rdmamigd --listen` running there, and the port open?", options->host,
+                    options->port, problem->message);
+        return NULL;
+    }
+    g_socket_set_timeout(g_socket_connection_get_socket(connection), 0);
+    RmControl *control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
+    rm_control_set_peer_name(control, "destination");
+    return control;
+}
+
+gboolean rm_negotiate_connect(RmSession *session, GError **error)
+{
+    session->control = connect_control(session->options, session->cancel, error);
+    if (session->control == NULL)
+        return FALSE;
+    session->lost_handler =
+        g_cancellable_connect(rm_control_lost(session->control), G_CALLBACK(on_lost), session, NULL);
+    return TRUE;
+}
+
+static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
+{
+    const RmSendOptions *options = session->options;
+    hello->protocol = RM_PROTOCOL;
+    hello->protocol_min = RM_PROTOCOL_MIN;
+    hello->session = g_strdup(session->id);
+    hello->guest_name = g_strdup(session->info->name);
+    hello->guest_uuid = g_strdup(session->info->uuid);
+    hello->vmm = g_strdup(session->info->vmm);
+    hello->chunk_size = options->chunk_size;
+    hello->channels = options->channels;
+    hello->dry_run = options->dry_run;
+    g_hash_table_unref(hello->traits);
+    hello->traits = g_hash_table_ref(session->info->traits);
+    for (guint i = 0; i < session->blocks->len; i++) {
+        RmBlock *block = session->blocks->pdata[i];
+        g_autofree char *backing = rm_backing_id(block);
+        uint64_t allocated = 0;
+        rm_hello_add_block(hello, block->name, block->size, block->page_size, backing);
+        if (!rm_block_allocated(block, &allocated, error))
+            return FALSE;
+        hello->populated += MIN(allocated, block->size);
+    }
+    for (guint i = 0; rm_transports[i] != NULL; i++) {
+        g_autofree char *why = NULL;
+        if (strcmp(options->transport, "auto") != 0 && strcmp(options->transport, rm_transports[i]->name) != 0)
+            continue;
+        if (rm_transports[i]->available(&why))
+            g_ptr_array_add(hello->transports, g_strdup(rm_transports[i]->name));
+        else
+            g_debug("transport %s: %s", rm_transports[i]->name, why);
+    }
+    if (hello->transports->len == 0)
+        return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
+                       "transport %s is not available on this host; --transport tcp works everywhere", options->transport);
+    return TRUE;
+}
+
+static gboolean check_accept(RmSession *session, const RmHello *hello, GError **error)
+{
+    const RmAccept *accept = session->accept;
+    if (accept->protocol < RM_PROTOCOL_MIN || accept->protocol > RM_PROTOCOL)
+        return rm_fail(error, RM_REASON_VERSION, "the destination chose protocol %" G_GUINT64_FORMAT ", this end speaks %d to %d",
+                       accept->protocol, RM_PROTOCOL_MIN, RM_PROTOCOL);
+    if (!rm_chunk_size_valid(accept->chunk_size) || accept->chunk_size > hello->chunk_size)
+        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose the chunk size %" G_GUINT64_FORMAT, accept->chunk_size);
+    if (accept->channels == 0 || accept->channels > RM_CHANNELS_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose %" G_GUINT64_FORMAT " channels", accept->channels);
+    if (!g_ptr_array_find_with_equal_func(hello->transports, accept->transport, g_str_equal, NULL))
+        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose the transport `%s`, which was not offered",
+                       accept->transport);
+    session->transport = rm_transport_find(accept->transport);
+    return TRUE;
+}
+
+gboolean rm_negotiate(RmSession *session, GError **error)
+{
+    g_autoptr(RmHello) hello = rm_hello_new();
+    rm_autojson reply = NULL;
+    if (!fill_hello(session, hello, error) ||
+        !rm_control_request(session->control, rm_hello_encode(hello), HELLO_TIMEOUT_MS, session->cancel, &reply, error))
+        return FALSE;
+    session->accept = rm_accept_decode(reply, error);
+    if (session->accept == NULL || !check_accept(session, hello, error))
+        return FALSE;
+    if (session->accept->chunk_size != session->options->chunk_size)
+        g_message("chunk size %" G_GUINT64_FORMAT " MiB: the destination's maximum", session->accept->chunk_size >> 20);
+    return TRUE;
+}
+
+static gboolean parse_token(const char *text, uint8_t token[RM_TOKEN_BYTES], GError **error)
+{
+    gboolean ok = strlen(text) == 2 * RM_TOKEN_BYTES;
+    for (unsigned i = 0; i < RM_TOKEN_BYTES && ok; i++) {
+        int high = g_ascii_xdigit_value(text[2 * i]), low = g_ascii_xdigit_value(text[2 * i + 1]);
+        ok = high >= 0 && low >= 0;
+        token[i] = (uint8_t)(high * 16 + low);
+    }
+    return ok || rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
+}
+
+gboolean rm_negotiate_data(RmSession *session, GError **error)
+{
+    RmTxParams params = {
+        .channels = (unsigned)session->accept->channels,
+        .blocks = session->blocks,
+        .chunk_size = session->accept->chunk_size,
+        .address = session->accept->address,
+        .host = session->options->host,
+        .source_address = session->options->data_source,
+        .timeout_ms = DATA_TIMEOUT_MS,
+    };
+    if (!parse_token(session->accept->token, params.token, error))
+        return FALSE;
+    session->tx = session->transport->tx_new();
+    if (!session->tx->ops->connect(session->tx, &params, session->cancel, error))
+        return FALSE;
+    RmSenderParams sender = {
+        .tx = session->tx,
+        .control = session->control,
+        .blocks = session->blocks,
+        .chunk_size = params.chunk_size,
+        .channels = params.channels,
+        .max_bandwidth = session->options->max_bandwidth,
+    };
+    session->sender = rm_sender_new(&sender);
+    return TRUE;
+}
+
+gboolean rm_negotiate_query(RmSession *session, RmFate *ret_fate, GError **error)
+{
+    g_autoptr(RmControl) control = connect_control(session->options, NULL, error);
+    rm_autojson reply = NULL;
+    const char *fate, *boot;
+    if (control == NULL)
+        return FALSE;
+    json_object *message = rm_json_message(RM_MSG_QUERY);
+    rm_json_add_string(message, "session", session->id);
+    if (!rm_control_request(control, message, CONNECT_TIMEOUT_MS, NULL, &reply, error) ||
+        !rm_message_expect(reply, RM_MSG_FATE, error) || !rm_json_string(reply, "fate", &fate, error) ||
+        !rm_json_string(reply, "boot", &boot, error))
+        return FALSE;
+    rm_control_expect_end(control);
+    /* Another instance of the daemon knows nothing of what the one before it did: its "aborted" would be worth nothing. */
+    *ret_fate = RM_FATE_UNKNOWN;
+    if (strcmp(boot, session->accept->boot) == 0 && strcmp(fate, rm_fate_name(RM_FATE_COMMITTED)) == 0)
+        *ret_fate = RM_FATE_COMMITTED;
+    else if (strcmp(boot, session->accept->boot) == 0 && strcmp(fate, rm_fate_name(RM_FATE_ABORTED)) == 0)
+        *ret_fate = RM_FATE_ABORTED;
+    return TRUE;
+}

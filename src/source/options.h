@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What `rdmamig send` was asked to do. */
+#pragma once
+
+#include "guest/guest.h"
+
+typedef struct {
+    char *qmp;
+    char *host;
+    uint16_t port;
+    uint64_t chunk_size;    /* bytes, a power of two */
+    char *transport;        /* "auto", or a backend's name */
+    unsigned channels;      /* 0: the transport's default */
+    uint64_t max_bandwidth; /* bytes/s; 0: none */
+    uint64_t downtime_limit_ms;
+    uint64_t max_rounds;  /* 0: none */
+    uint64_t timeout_ms;  /* 0: none */
+    gboolean on_timeout_suspend;
+    uint64_t max_stall_ms;
+    char *data_source;
+    char *report; /* file for the result's JSON, or NULL */
+    gboolean suspend, keep_source, verify, json, dry_run;
+    int verbosity; /* -1 quiet … 2 debug */
+    RmPreflightOptions preflight;
+} RmSendOptions;
+
+#define RM_DEFAULT_PORT 24780
+#define RM_DEFAULT_DOWNTIME_MS 300
+#define RM_DEFAULT_STALL_MS 1000
+
+/* Parses the words after `send`. Reason usage. *ret_help is set instead of an error for --help (caller prints and frees). */
+RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GError **error);
+void rm_send_options_free(RmSendOptions *options);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSendOptions, rm_send_options_free)

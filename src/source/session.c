@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * A session at the source, from top to bottom, and the one place where an error becomes an end state.
+ *
+ * Teardown order on a failure before `commit`: the guest first (it runs again before anything else is tidied), then the
+ * data channels and the sender, then the tracker, then the destination is told. Nothing in between can keep the guest.
+ */
+#include "source/session.h"
+
+#include "common/kernel.h"
+#include "common/reason.h"
+#include "control/json.h"
+
+#define QMP_TIMEOUT_MS 30000
+#define ROOT_CAUSE_WAIT_MS 1000
+
+RmSession *rm_session_new(const RmSendOptions *options, RmReporter *reporter, const char *id)
+{
+    RmSession *session = g_new0(RmSession, 1);
+    session->options = options;
+    session->reporter = reporter;
+    session->id = g_strdup(id);
+    session->cancel = g_cancellable_new();
+    session->metrics = (RmMetrics){
+        .start_us = g_get_monotonic_time(),
+        .start_cpu_s = rm_cpu_seconds(),
+        .downtime_us = -1,
+        .stop_us = -1,
+        .last_scan_us = -1,
+        .last_write_us = -1,
+        .save_us = -1,
+        .load_us = -1,
+        .resume_us = -1,
+        .attach_us = -1,
+        .expected_downtime_us = -1,
+    };
+    return session;
+}
+
+void rm_session_end_data(RmSession *session)
+{
+    if (session->tx != NULL) {
+        session->metrics.wire_bytes = session->tx->ops->wire_bytes(session->tx);
+        session->tx->ops->abort(session->tx);
+    }
+    rm_sender_free(g_steal_pointer(&session->sender));
+    rm_tx_free(g_steal_pointer(&session->tx));
+}
+
+static void end_control(RmSession *session)
+{
+    if (session->control == NULL)
+        return;
+    g_cancellable_disconnect(rm_control_lost(session->control), session->lost_handler);
+    rm_control_free(g_steal_pointer(&session->control));
+}
+
+void rm_session_free(RmSession *session)
+{
+    if (session == NULL)
+        return;
+    rm_session_end_data(session);
+    rm_tracker_free(session->tracker);
+    end_control(session);
+    rm_rounds_free(session);
+    rm_accept_free(session->accept);
+    g_clear_pointer(&session->blocks, g_ptr_array_unref);
+    rm_guest_info_free(session->info);
+    rm_guest_free(session->guest);
+    g_object_unref(session->cancel);
+    g_free(session->id);
+    g_free(session);
+}
+
+void rm_session_cancel(RmSession *session)
+{
+    g_atomic_int_set(&session->operator_cancelled, 1);
+    g_cancellable_cancel(session->cancel);
+}
+
+void rm_session_set_state(RmSession *session, RmState state)
+{
+    g_assert(rm_state_may_follow(session->state, state));
+    g_debug("%s -> %s", rm_state_name(session->state), rm_state_name(state));
+    session->state = state;
+    rm_reporter_state(session->reporter, state);
+}
+
+gboolean rm_session_check(RmSession *session, GError **error)
+{
+    if (session->control != NULL && !rm_control_error(session->control, error))
+        return FALSE;
+    if (g_atomic_int_get(&session->operator_cancelled))
+        return rm_fail(error, RM_REASON_CANCELLED, "cancelled by the operator");
+    return TRUE;
+}
+
+/* ---- the steps before pre-copy ---- */
+
+static gboolean open_guest(RmSession *session, GError **error)
+{
+    RmKernel kernel;
+    if (!rm_kernel_probe(&kernel, error) || !rm_kernel_require_uffd_async(&kernel, error))
+        return FALSE;
+    session->guest = rm_guest_qemu_new(session->options->qmp, QMP_TIMEOUT_MS, session->cancel, error);
+    if (session->guest == NULL || !session->guest->ops->describe(session->guest, &session->info, error))
+        return FALSE;
+    rm_reporter_set_guest(session->reporter, session->info->name);
+    return TRUE;
+}
+
+static gboolean preflight(RmSession *session, GError **error)
+{
+    const RmGuestOps *ops = session->guest->ops;
+    RmGuestRun run;
+    if (!ops->run_state(session->guest, &run, error))
+        return FALSE;
+    session->was_running = run == RM_GUEST_RUNNING;
+    if (!ops->blocks(session->guest, FALSE, &session->blocks, error) ||
+        !ops->preflight(session->guest, session->blocks, &session->options->preflight, error))
+        return FALSE;
+    return rm_negotiate(session, error);
+}
+
+static gboolean attach(RmSession *session, GError **error)
+{
+    if (!rm_negotiate_data(session, error) || !rm_rounds_init(session, error))
+        return FALSE;
+    int64_t begin = g_get_monotonic_time();
+    session->tracker = rm_tracker_uffd_async_new(session->info->pid, session->blocks);
+    if (!session->tracker->ops->arm(session->tracker, error))
+        return FALSE;
+    session->metrics.attach_us = g_get_monotonic_time() - begin;
+    g_debug("tracker %s armed in %.1f ms", session->tracker->ops->name, (double)session->metrics.attach_us / 1000);
+    return TRUE;
+}
+
+static gboolean run_steps(RmSession *session, GError **error)
+{
+    rm_reporter_state(session->reporter, RM_STATE_CONNECTING);
+    if (!open_guest(session, error) || !rm_negotiate_connect(session, error))
+        return FALSE;
+    rm_session_set_state(session, RM_STATE_PREFLIGHT);
+    if (!preflight(session, error))
+        return FALSE;
+    if (session->options->dry_run)
+        return TRUE;
+    rm_session_set_state(session, RM_STATE_ATTACHING);
+    if (!attach(session, error))
+        return FALSE;
+    rm_session_set_state(session, RM_STATE_PRECOPY);
+    return rm_converge_precopy(session, error) && rm_switchover_run(session, error);
+}
+
+/* ---- the end ---- */
+
+/* The word that started it all: when a data channel breaks, the control channel often knows why, a moment later. */
+static void find_root_cause(RmSession *session, GError **error)
+{
+    g_autoptr(GError) cause = NULL;
+    RmReason reason = rm_error_reason(*error);
+    gboolean symptom = reason == RM_REASON_CANCELLED || reason == RM_REASON_TRANSPORT || reason == RM_REASON_PEER_LOST;
+    if (!symptom || session->state >= RM_STATE_COMMITTED)
+        return;
+    for (int i = 0; i < ROOT_CAUSE_WAIT_MS / 10 && session->control != NULL; i++) {
+        if (!rm_session_check(session, &cause)) {
+            g_clear_error(error);
+            g_propagate_error(error, g_steal_pointer(&cause));
+            return;
+        }
+        g_usleep(10000);
+    }
+}
+
+static void tell_peer(RmSession *session, const GError *problem)
+{
+    if (session->control == NULL)
+        return;
+    rm_control_expect_end(session->control);
+    if (problem != NULL) {
+        json_object *message = rm_json_message(RM_MSG_CANCEL);
+        rm_json_add_string(message, "reason", rm_reason_name(rm_error_reason(problem)));
+        rm_json_add_string(message, "detail", problem->message);
+        rm_control_send(session->control, message, NULL);
+    } else {
+        rm_control_send(session->control, rm_json_message(RM_MSG_BYE), NULL);
+    }
+}
+
+static RmState end_state(RmSession *session, RmReason reason)
+{
+    /* Only a commit can leave doubt; before it the guest is ours, whatever reason a peer may name. */
+    if (session->state == RM_STATE_COMMITTED)
+        return reason == RM_REASON_DOUBTFUL || reason == RM_REASON_RESUME ? RM_STATE_DOUBTFUL : RM_STATE_FAILED;
+    if (reason == RM_REASON_CANCELLED)
+        return RM_STATE_CANCELLED;
+    return session->state <= RM_STATE_ATTACHING ? RM_STATE_REFUSED : RM_STATE_FAILED;
+}
+
+static const char *guest_name(RmSession *session)
+{
+    return session->info != NULL && *session->info->name != '\0' ? session->info->name : session->options->qmp;
+}
+
+/* What the source's guest does now, asked from its VMM. */
+static char *source_whereabouts(RmSession *session)
+{
+    RmGuestRun run;
+    const char *verb = "is";
+    if (session->guest == NULL)
+        return g_strdup_printf("guest %s was not touched", guest_name(session));
+    if (!session->guest->ops->run_state(session->guest, &run, NULL))
+        return g_strdup_printf("guest %s does not answer on %s any more", guest_name(session), g_get_host_name());
+    if (run == RM_GUEST_RUNNING)
+        verb = "runs";
+    else if (run == RM_GUEST_PAUSED || run == RM_GUEST_SAVED)
+        verb = "is paused";
+    return g_strdup_printf("guest %s %s on %s", guest_name(session), verb, g_get_host_name());
+}
+
+static void end_well(RmSession *session, RmResult *result)
+{
+    g_autoptr(GError) problem = NULL;
+    gboolean runs = session->was_running && !session->options->suspend;
+    result->where = g_strdup_printf("guest %s %s on %s", guest_name(session), runs ? "runs" : "is paused",
+                                    session->options->host);
+    result->transport = g_strdup(session->transport->name);
+    tell_peer(session, NULL);
+    rm_session_end_data(session);
+    rm_tracker_free(g_steal_pointer(&session->tracker));
+    rm_session_set_state(session, RM_STATE_DONE);
+    if (!session->options->keep_source && !session->guest->ops->quit(session->guest, &problem)) {
+        result->reason = RM_REASON_CLEANUP;
+        result->detail = g_strdup_printf("the guest moved, but its old QEMU (pid %d) did not end: %s",
+                                         (int)session->info->pid, problem->message);
+        result->next = g_strdup_printf("kill %d", (int)session->info->pid);
+        result->exit_status = 6;
+    }
+}
+
+/* The guest runs again before anything else is tidied or found out. */
+static void end_badly(RmSession *session, RmResult *result, GError **error)
+{
+    static const int exits[] = {
+        [RM_STATE_REFUSED] = 3, [RM_STATE_FAILED] = 1, [RM_STATE_CANCELLED] = 4, [RM_STATE_DOUBTFUL] = 5};
+    g_autoptr(GError) resume_problem = NULL;
+    if (end_state(session, rm_error_reason(*error)) != RM_STATE_DOUBTFUL &&
+        !rm_switchover_roll_back(session, &resume_problem))
+        rm_reporter_warning(session->reporter, RM_REASON_RESUME, resume_problem->message);
+    find_root_cause(session, error);
+    const GError *problem = *error;
+    RmState state = end_state(session, rm_error_reason(problem));
+    tell_peer(session, problem);
+    rm_session_end_data(session);
+    rm_tracker_free(g_steal_pointer(&session->tracker));
+    rm_session_set_state(session, state);
+    result->reason = rm_error_reason(problem);
+    result->detail = g_strdup(problem->message);
+    result->exit_status = exits[state];
+    result->where = source_whereabouts(session);
+    if (state == RM_STATE_DOUBTFUL) {
+        g_free(result->where);
+        result->where = g_strdup_printf("guest %s is paused on %s, and may run on %s", guest_name(session),
+                                        g_get_host_name(), session->options->host);
+        result->next = g_strdup_printf("look at the guest on %s: if it is there, end the QEMU here; if not, make sure it "
+                                       "cannot start there and send `cont` to %s",
+                                       session->options->host, session->options->qmp);
+    } else if (resume_problem != NULL) {
+        result->next = g_strdup_printf("send `cont` to %s", session->options->qmp);
+    }
+}
+
+static void end_dry_run(RmSession *session, RmResult *result)
+{
+    result->dry_run = TRUE;
+    result->transport = g_strdup(session->transport->name);
+    result->where = source_whereabouts(session);
+    tell_peer(session, NULL);
+    rm_session_set_state(session, RM_STATE_DONE);
+}
+
+void rm_session_run(RmSession *session, RmResult *ret_result)
+{
+    RmResult result = {0};
+    GError *problem = NULL;
+    gboolean ok = run_steps(session, &problem);
+    if (!ok) {
+        end_badly(session, &result, &problem);
+    } else if (session->options->dry_run) {
+        end_dry_run(session, &result);
+    } else {
+        end_well(session, &result);
+    }
+    g_clear_error(&problem);
+    result.state = session->state;
+    result.owner = result.dry_run ? RM_OWNER_SOURCE : rm_state_owner(session->state);
+    if (session->metrics.total_us == 0)
+        session->metrics.total_us = g_get_monotonic_time() - session->metrics.start_us;
+    session->metrics.cpu_s = rm_cpu_seconds() - session->metrics.start_cpu_s;
+    *ret_result = result;
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * Switchover: stop, last rounds, state, load, commit.
+ *
+ * The order is the safety (design move 6): nothing of ours writes the destination's RAM once `load` has been sent, since
+ * the load itself reads and writes it; and the destination lets the guest run only after `commit`. Until `commit` is sent
+ * every failure resumes the guest here. Once it is sent, this side resumes the guest only on the destination's word that
+ * it has aborted, which is irrevocable there; without a word the guest stays paused and the session is doubtful.
+ */
+#include "common/autoptr.h"
+#include "common/fault.h"
+#include "common/reason.h"
+#include "control/json.h"
+#include "source/session.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define LOAD_TIMEOUT_MS 120000 /* of a peer that is alive: devices can be slow to load */
+#define RUN_TIMEOUT_MS 30000
+#define QUERY_FOR_MS 30000     /* how long the destination is asked for its word */
+#define QUERY_EVERY_MS 500
+
+/* The state as a block of its own, padded with zeroes to whole pages. */
+static RmBlock *state_block(const GByteArray *state, GError **error)
+{
+    uint64_t size = ((uint64_t)state->len + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1);
+    g_autoptr(RmBlock) block = rm_block_new("device-state", size);
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED) {
+        rm_fail(error, RM_REASON_INTERNAL, "no memory for %u bytes of device state", state->len);
+        return NULL;
+    }
+    block->map = map;
+    memcpy(map, state->data, state->len);
+    return g_steal_pointer(&block);
+}
+
+static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, GError **error)
+{
+    rm_autojson reply = NULL;
+    json_object *message = rm_json_message(RM_MSG_STATE);
+    rm_json_add_uint(message, "length", length);
+    return rm_control_request(session->control, message, 0, session->cancel, &reply, error) &&
+           rm_message_expect(reply, RM_MSG_STATE_OK, error) && rm_round_send_block(session, block, error);
+}
+
+static gboolean request_load(RmSession *session, GError **error)
+{
+    rm_autojson reply = NULL;
+    return rm_control_request(session->control, rm_json_message(RM_MSG_LOAD), LOAD_TIMEOUT_MS, session->cancel, &reply,
+                              error) &&
+           rm_message_expect(reply, RM_MSG_PREPARED, error);
+}
+
+/* Stopped rounds, before and after the save (which may touch RAM itself). */
+static gboolean last_round(RmSession *session, GError **error)
+{
+    RmRoundStats stats;
+    if (!rm_round_run(session, RM_ROUND_STOPPED, &stats, error))
+        return FALSE;
+    session->metrics.last_scan_us += stats.scan_us;
+    session->metrics.last_write_us += stats.send_us;
+    return TRUE;
+}
+
+static int64_t lap(int64_t *since)
+{
+    int64_t now = g_get_monotonic_time(), passed = now - *since;
+    *since = now;
+    return passed;
+}
+
+static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
+{
+    RmMetrics *metrics = &session->metrics;
+    const RmGuestOps *ops = session->guest->ops;
+    g_autoptr(GByteArray) state = NULL;
+    int64_t time = g_get_monotonic_time();
+    metrics->last_scan_us = metrics->last_write_us = 0;
+    session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
+    if (!ops->stop(session->guest, error))
+        return FALSE;
+    metrics->stop_us = lap(&time);
+    rm_fault_pause("switchover-stopped");
+    if (!ops->recheck(session->guest, session->blocks, &session->options->preflight, error) ||
+        !last_round(session, error))
+        return FALSE;
+    lap(&time);
+    if (!ops->save(session->guest, &state, error))
+        return FALSE;
+    metrics->save_us = lap(&time);
+    metrics->state_bytes = state->len;
+    if (state->len == 0 || state->len > RM_STATE_MAX)
+        return rm_fail(error, RM_REASON_STATE_SAVE, "QEMU saved %u bytes of device state", state->len);
+    rm_fault_pause("switchover-saved");
+    if (!last_round(session, error))
+        return FALSE;
+    *ret_block = state_block(state, error);
+    if (*ret_block == NULL || !send_state(session, *ret_block, state->len, error))
+        return FALSE;
+    if (session->options->verify && !rm_verify_clean(session, TRUE, error))
+        return FALSE;
+    lap(&time);
+    if (!request_load(session, error))
+        return FALSE;
+    metrics->load_us = lap(&time);
+    return TRUE;
+}
+
+/* After `commit` without an answer: the destination's word decides, its silence decides nothing. */
+static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
+{
+    int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000;
+    RmFate fate = RM_FATE_UNKNOWN;
+    g_autofree char *text = g_strdup_printf("no answer to commit (%s): asking the destination", cause->message);
+    rm_reporter_warning(session->reporter, rm_error_reason(cause), text);
+    while (g_get_monotonic_time() < deadline) {
+        g_autoptr(GError) problem = NULL;
+        if (rm_negotiate_query(session, &fate, &problem)) {
+            if (fate == RM_FATE_COMMITTED)
+                return TRUE;
+            if (fate == RM_FATE_ABORTED)
+                return rm_fail(error, rm_error_reason(cause), "the destination aborted: %s", cause->message);
+            break;
+        }
+        g_debug("query: %s", problem->message);
+        g_usleep(QUERY_EVERY_MS * 1000);
+    }
+    return rm_fail(error, RM_REASON_DOUBTFUL, "commit was sent and its fate is unknown (%s)", cause->message);
+}
+
+static gboolean commit(RmSession *session, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    rm_autojson reply = NULL;
+    json_object *message = rm_json_message(RM_MSG_COMMIT);
+    rm_json_add_bool(message, "run", session->was_running && !session->options->suspend);
+    rm_session_set_state(session, RM_STATE_COMMITTED);
+    rm_fault_pause("switchover-commit");
+    if (rm_control_request(session->control, message, RUN_TIMEOUT_MS, NULL, &reply, &problem) &&
+        rm_message_expect(reply, RM_MSG_RUNNING, &problem))
+        return TRUE;
+    if (problem->code == RM_REASON_RESUME && problem->domain == RM_ERROR)
+        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s", problem->message);
+    return ask_fate(session, problem, error);
+}
+
+gboolean rm_switchover_run(RmSession *session, GError **error)
+{
+    RmBlock *block = NULL;
+    int64_t begin = g_get_monotonic_time();
+    rm_session_set_state(session, RM_STATE_SWITCHOVER);
+    gboolean ok = prepare(session, &block, error);
+    if (ok) {
+        rm_session_set_state(session, RM_STATE_PREPARED);
+        ok = rm_session_check(session, error); /* the last moment at which a cancel counts */
+    }
+    if (ok) {
+        int64_t committed = g_get_monotonic_time();
+        ok = commit(session, error);
+        session->metrics.resume_us = g_get_monotonic_time() - committed;
+        session->metrics.downtime_us = g_get_monotonic_time() - begin;
+        session->metrics.total_us = g_get_monotonic_time() - session->metrics.start_us;
+    }
+    /* The sender's threads read the state's block; they are joined before it goes. */
+    if (block != NULL) {
+        rm_session_end_data(session);
+        rm_block_free(block);
+    }
+    return ok;
+}
+
+gboolean rm_switchover_roll_back(RmSession *session, GError **error)
+{
+    if (!session->guest_touched)
+        return TRUE;
+    session->guest_touched = FALSE;
+    return session->guest->ops->resume(session->guest, session->was_running, error);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The transports built in. */
+#include "transport/transport.h"
+
+const RmTransport *const rm_transports[] = {
+    &rm_transport_tcp,
+    NULL,
+};
+
+const RmTransport *rm_transport_find(const char *name)
+{
+    for (unsigned i = 0; rm_transports[i] != NULL; i++)
+        if (g_strcmp0(rm_transports[i]->name, name) == 0)
+            return rm_transports[i];
+    return NULL;
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Sums up a run of `meson test`: counts test cases, not programs, where a program speaks TAP.
+
+    summary.py TESTLOG.JSON STATUS-OF-MESON
+
+Prints what failed, what was skipped and why, and at last "N passed, N failed, N skipped". Exits 0 only if something
+passed, nothing failed, and meson says the same."""
+import json
+import re
+import sys
+
+RESULT = re.compile(r"^(not ok|ok)\b *(\d*)[ -]*(.*?)(?: *# *(SKIP|TODO)\b[ :]*(.*))?$", re.IGNORECASE)
+GOOD = ("OK", "EXPECTEDFAIL")
+
+
+def cases(test):
+    """The (verdict, name, reason) of each case of one program; empty if it does not speak TAP."""
+    output = test.get("stdout") or ""
+    if not re.search(r"^(TAP version|1\.\.\d)", output, re.MULTILINE):
+        return []
+    if plan := re.search(r"^1\.\.0 *# *SKIP\b *(.*)$", output, re.MULTILINE | re.IGNORECASE):
+        return [("skipped", test["name"], plan.group(1))]
+    found = []
+    for line in output.splitlines():
+        if match := RESULT.match(line):
+            verdict, number, name, directive, reason = match.groups()
+            skipped = (directive or "").upper() == "SKIP"
+            found.append(("skipped" if skipped else "passed" if verdict == "ok" else "failed",
+                          f"{test['name']}: {name or number}", reason or ""))
+    return found
+
+
+def main(path, meson_status):
+    totals = {"passed": 0, "failed": 0, "skipped": 0}
+    try:
+        lines = open(path).read().splitlines()
+    except OSError as error:
+        lines = []
+        print(f"no test ran: {error}")
+    for test in map(json.loads, lines):
+        found = cases(test)
+        if not found:
+            verdict = "passed" if test["result"] in GOOD else "skipped" if test["result"] == "SKIP" else "failed"
+            reason = "" if verdict == "passed" else ((test.get("stdout") or "").strip().splitlines() or [""])[-1]
+            found = [(verdict, test["name"], reason)]
+        elif test["result"] not in (*GOOD, "SKIP") and not any(case[0] == "failed" for case in found):
+            # Every case that reported was good, but the program was not: it crashed, hung, or left cases out.
+            found.append(("failed", test["name"], f"{test['result']}, exit status {test.get('returncode')}"))
+        for verdict, name, reason in found:
+            totals[verdict] += 1
+            if verdict != "passed":
+                print(f"{verdict}: {name}{': ' if reason else ''}{reason}")
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**totals))
+    return int(totals["failed"] > 0 or totals["passed"] == 0 or meson_status != "0")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

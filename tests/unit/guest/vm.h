@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * A real QEMU for a test: two QMP sockets (one for the code under test, one for the test), RAM in a nameless
+ * file on /dev/shm, so that nothing is left over whatever happens, and a boot sector that counts at 0x8000
+ * for ever.
+ */
+#pragma once
+
+#include "common/autoptr.h"
+#include "common/reason.h"
+#include "control/json.h"
+#include "guest/guest.h"
+#include "guest/qemu/qmp.h"
+
+#include <glib/gstdio.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#define COUNTER 0x8000   /* guest-physical, of a 32-bit counter */
+#define TIMEOUT_MS 20000 /* for one command, on a busy machine */
+#define QEMU_10 "/opt/qemu-10/root/usr/bin/qemu-system-x86_64"
+#define QEMU_10_DATA "-L /opt/qemu-10/root/usr/share/qemu -L /usr/share/seabios"
+
+typedef struct {
+    const char *name; /* as in the tests' paths */
+    const char *program;
+    const char *data; /* options that tell it where its firmware is */
+} Qemu;
+
+static const Qemu qemus[] = {
+    {"7.2", "/usr/bin/qemu-system-x86_64", ""},
+    {"10.0", QEMU_10, QEMU_10_DATA},
+};
+
+typedef struct {
+    char *directory;
+    char *qmp;  /* for the code under test */
+    char *disk; /* the boot sector */
+    pid_t pid;
+    RmQmp *own;
+} Vm;
+
+/* Skips the test, with the reason, if this QEMU is not installed. */
+static inline gboolean have(const Qemu *qemu)
+{
+    if (g_file_test(qemu->program, G_FILE_TEST_IS_EXECUTABLE))
+        return TRUE;
+    g_autofree char *why = g_strdup_printf("%s is not installed", qemu->program);
+    g_test_skip(why);
+    return FALSE;
+}
+
+static inline void vm_write_boot_sector(const char *path)
+{
+    static const guint8 code[] = {
+        0x31, 0xc0,                   /* xor ax, ax */
+        0x8e, 0xd8,                   /* mov ds, ax */
+        0x66, 0xff, 0x06, 0x00, 0x80, /* inc dword [0x8000] */
+        0xeb, 0xf9,                   /* jmp to the inc */
+    };
+    g_autofree guint8 *image = g_malloc0(1 << 20);
+    memcpy(image, code, sizeof code);
+    image[510] = 0x55;
+    image[511] = 0xaa;
+    g_assert_true(g_file_set_contents(path, (char *)image, 1 << 20, NULL));
+}
+
+static inline void die_with_parent(gpointer unused)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+static inline void vm_kill(Vm *vm)
+{
+    if (vm->pid > 0) {
+        kill(vm->pid, SIGKILL);
+        waitpid(vm->pid, NULL, 0);
+    }
+    vm->pid = 0;
+}
+
+static inline void vm_free(Vm *vm)
+{
+    if (vm == NULL)
+        return;
+    g_clear_pointer(&vm->own, rm_qmp_free);
+    vm_kill(vm);
+    if (vm->directory != NULL) {
+        g_autoptr(GDir) dir = g_dir_open(vm->directory, 0, NULL);
+        for (const char *name; dir != NULL && (name = g_dir_read_name(dir)) != NULL;) {
+            g_autofree char *path = g_build_filename(vm->directory, name, NULL);
+            g_unlink(path);
+        }
+        g_rmdir(vm->directory);
+    }
+    g_free(vm->directory);
+    g_free(vm->qmp);
+    g_free(vm->disk);
+    g_free(vm);
+}
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Vm, vm_free)
+
+/* Starts `qemu` with `options`; @DIR@ stands for the VM's directory, @DISK@ for its boot disk. */
+static inline Vm *vm_start_raw(const Qemu *qemu, const char *options)
+{
+    g_autoptr(GError) error = NULL;
+    g_auto(GStrv) argv = NULL;
+    Vm *vm = g_new0(Vm, 1);
+    vm->directory = g_dir_make_tmp("rdmamig-guest-XXXXXX", &error);
+    g_assert_no_error(error);
+    vm->qmp = g_build_filename(vm->directory, "qmp", NULL);
+    vm->disk = g_build_filename(vm->directory, "disk", NULL);
+    vm_write_boot_sector(vm->disk);
+    g_autoptr(GString) line = g_string_new(NULL);
+    g_string_printf(line,
+                    "%s %s -nodefaults -display none -qmp unix:@DIR@/qmp,server=on,wait=off "
+                    "-qmp unix:@DIR@/own,server=on,wait=off %s",
+                    qemu->program, qemu->data, options);
+    g_string_replace(line, "@DIR@", vm->directory, 0);
+    g_string_replace(line, "@DISK@", vm->disk, 0);
+    g_assert_true(g_shell_parse_argv(line->str, NULL, &argv, &error));
+    g_spawn_async(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDOUT_TO_DEV_NULL, die_with_parent,
+                  NULL, &vm->pid, &error);
+    g_assert_no_error(error);
+    g_autofree char *own = g_build_filename(vm->directory, "own", NULL);
+    for (int i = 0; i < 2000 && vm->own == NULL; i++) {
+        vm->own = rm_qmp_new(own, TIMEOUT_MS, NULL, NULL);
+        if (vm->own == NULL) {
+            g_assert_cmpint(waitpid(vm->pid, NULL, WNOHANG), ==, 0);
+            g_usleep(10000);
+        }
+    }
+    g_assert_nonnull(vm->own);
+    return vm;
+}
+
+#define VM_RAM                                                                                               \
+    "-m 64 -object memory-backend-file,id=ram,size=64M,mem-path=/dev/shm,share=on -machine "                 \
+    "pc,memory-backend=ram "
+#define VM_DISK "-drive file=@DISK@,format=raw,if=none,id=d0 -device ide-hd,drive=d0 "
+
+static inline Vm *vm_start(const Qemu *qemu, const char *more)
+{
+    g_autofree char *options = g_strconcat(VM_RAM VM_DISK, more, NULL);
+    return vm_start_raw(qemu, options);
+}
+
+/* Runs a command of the test's own; arguments as JSON text. Returns the reply, caller puts. */
+static inline json_object *vm_run(Vm *vm, const char *command, const char *arguments)
+{
+    g_autoptr(GError) error = NULL;
+    json_object *reply = NULL;
+    json_object *parsed = arguments != NULL ? json_tokener_parse(arguments) : NULL;
+    g_assert_true((arguments == NULL) == (parsed == NULL));
+    rm_qmp_run(vm->own, command, parsed, &reply, &error);
+    g_assert_no_error(error);
+    return reply;
+}
+
+static inline void vm_do(Vm *vm, const char *command, const char *arguments)
+{
+    json_object_put(vm_run(vm, command, arguments));
+}
+
+static inline void vm_assert_status(Vm *vm, const char *expected)
+{
+    rm_autojson reply = vm_run(vm, "query-status", NULL);
+    json_object *body;
+    const char *status;
+    g_assert_true(rm_json_object(reply, "return", &body, NULL) &&
+                  rm_json_string(body, "status", &status, NULL));
+    g_assert_cmpstr(status, ==, expected);
+}
+
+static inline RmGuest *vm_guest(Vm *vm)
+{
+    g_autoptr(GError) error = NULL;
+    RmGuest *guest = rm_guest_qemu_new(vm->qmp, TIMEOUT_MS, NULL, &error);
+    g_assert_no_error(error);
+    return guest;
+}
+
+static inline GPtrArray *vm_blocks(RmGuest *guest, gboolean writable)
+{
+    g_autoptr(GError) error = NULL;
+    GPtrArray *blocks = NULL;
+    guest->ops->blocks(guest, writable, &blocks, &error);
+    g_assert_no_error(error);
+    return blocks;
+}
+
+static inline guint32 vm_counter(GPtrArray *blocks)
+{
+    const RmBlock *block = g_ptr_array_index(blocks, 0);
+    return *(volatile guint32 *)(block->map + COUNTER);
+}
+
+/* Waits until the counter moves on from what it is now. */
+static inline void vm_assert_counts(GPtrArray *blocks)
+{
+    guint32 before = vm_counter(blocks);
+    for (int i = 0; i < 3000 && vm_counter(blocks) == before; i++)
+        g_usleep(10000);
+    g_assert_cmpuint(vm_counter(blocks), !=, before);
+}
+
+/* Registers a test once for each QEMU. */
+static inline void add_for_each(const char *name, void (*function)(gconstpointer))
+{
+    for (size_t i = 0; i < G_N_ELEMENTS(qemus); i++) {
+        g_autofree char *path = g_strdup_printf("/guest/qemu-%s/%s", qemus[i].name, name);
+        g_test_add_data_func(path, &qemus[i], function);
+    }
+}
+
+#define assert_reason(error, reason, part)                                                                   \
+    G_STMT_START                                                                                             \
+    {                                                                                                        \
+        g_assert_nonnull(error);                                                                             \
+        g_test_message("%s", (error)->message);                                                              \
+        g_assert_cmpstr(rm_reason_name(rm_error_reason(error)), ==, rm_reason_name(reason));                 \
+        if (strstr((error)->message, part) == NULL)                                                          \
+            g_error("\"%s\" is not in \"%s\"", part, (error)->message);                                      \
+    }                                                                                                        \
+    G_STMT_END
