@@ -189,10 +189,9 @@ static void tell_peer(RmSession *session, const GError *problem)
 
 static RmState end_state(RmSession *session, RmReason reason)
 {
-    if (reason == RM_REASON_DOUBTFUL || (session->state == RM_STATE_COMMITTED && reason == RM_REASON_RESUME))
-        return RM_STATE_DOUBTFUL;
+    /* Only a commit can leave doubt; before it the guest is ours, whatever reason a peer may name. */
     if (session->state == RM_STATE_COMMITTED)
-        return RM_STATE_FAILED;
+        return reason == RM_REASON_DOUBTFUL || reason == RM_REASON_RESUME ? RM_STATE_DOUBTFUL : RM_STATE_FAILED;
     if (reason == RM_REASON_CANCELLED)
         return RM_STATE_CANCELLED;
     return session->state <= RM_STATE_ATTACHING ? RM_STATE_REFUSED : RM_STATE_FAILED;

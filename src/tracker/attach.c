@@ -27,6 +27,11 @@
  * registered to nothing, does nothing, and is close-on-exec. A later attach leaves it alone, for nothing
  * proves that it is ours.
  *
+ * If it dies between the interrupt and step 3, the kernel decides alone what becomes of an interrupted system
+ * call, and of those that it never restarts (epoll_wait and its like) the thread sees EINTR, as it would
+ * after SIGSTOP and SIGCONT. Every program on Linux has to live with that (signal(7)); nothing can be done
+ * before the thread has stopped.
+ *
  * If this process dies and a signal comes at the same time, its handler runs before the interrupted system
  * call is run again, as if it had come just before that call. To keep that true of calls that set a signal
  * mask of their own while they sleep (ppoll, sigsuspend), the thread's proper mask is put back before step 3:
@@ -38,6 +43,7 @@
 #include "tracker/attach.h"
 
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/reason.h"
 #include "tracker/interrupted.h"
 #include "tracker/sigframe.h"
@@ -307,6 +313,7 @@ static gboolean inject(Attach *a)
     if (value < 0)
         return fail_userfaultfd(a, (int)-value);
     a->fd = take(a, (int)value);
+    rm_fault_pause("attach-hold");
     /* Whether or not we could take it. */
     result = aim(a, SYS_close, (uint64_t)value);
     if (result == 0)

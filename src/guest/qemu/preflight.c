@@ -124,7 +124,7 @@ static gboolean check_nested(const Context *context, GError **error)
             return rm_fail(error, RM_REASON_NESTED,
                            "the guest's CPU has %s, so it may run guests of its own, whose writes nothing "
                            "reports: start it "
-                           "with -cpu …,%s=off, or pass --allow-nested if it runs none",
+                           "with -cpu MODEL,%s=off, or pass --allow-nested if it runs none",
                            flags[i], flags[i]);
     }
     return TRUE;

@@ -36,6 +36,7 @@ typedef struct {
     int pidfd;
     RmEvents events;
     RmVector found;     /* the migration vector as it was before save() */
+    gboolean saving;    /* a migration of ours may be under way */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
 
@@ -119,12 +120,20 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL;
+    self->saving = TRUE;
     if (!rm_vector_apply(self->qmp, FALSE, &self->found, &problem)) {
         RmReason reason =
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
         return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
     }
-    return rm_state_save(self->qmp, ret_state, error);
+    if (!rm_state_save(self->qmp, ret_state, error))
+        return FALSE;
+    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing to is no
+     * reason to keep the guest here. */
+    g_autoptr(GError) leftover = NULL;
+    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
+        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    return TRUE;
 }
 
 /* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
@@ -195,8 +204,11 @@ static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
         return FALSE;
     rm_events_poll(&self->events, self->qmp,
                    &ignored); /* who paused it last; what else happened shows in its state */
-    if (!rm_state_cancel(self->qmp, error) || !rm_state_query_run(self->qmp, &status, error))
+    /* Only ours: an operator's own migration, which made the preflight refuse, goes on. */
+    if ((self->saving && !rm_state_cancel(self->qmp, error)) ||
+        !rm_state_query_run(self->qmp, &status, error))
         return FALSE;
+    self->saving = FALSE;
     if (!run)
         return keep_paused(self, status, error);
     return may_run(self, status, &due, error) && (!due || let_run(self, error));

@@ -127,7 +127,8 @@ static gboolean is_ours(RmQmp *qmp, const Found *found, gboolean *ret_ours, GErr
         error, RM_REASON_RAM_MEMFD,
         "RAM block %s is shared memory without a name (%s), which QEMU %s copies itself, while the guest "
         "stands "
-        "still: start the guest again with -object memory-backend-file,id=…,mem-path=/dev/shm/NAME,share=on; "
+        "still: start the guest again with -object "
+        "memory-backend-file,id=ram,mem-path=/dev/shm/NAME,share=on; "
         "libvirt: <source type='file'/> in <memoryBacking>, memory_backing_dir = \"/dev/shm\" in qemu.conf",
         found->name, found->backend != NULL ? found->backend : "a device's", rm_qmp_version_text(qmp));
 }

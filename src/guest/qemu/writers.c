@@ -41,25 +41,28 @@ static gboolean has_ended(int errno_value)
     return errno_value == ENOENT || errno_value == ESRCH;
 }
 
-/* Whether this process may, as far as capabilities go, look into every other. */
-static gboolean may_look_everywhere(void)
+/* Whether this process may look at any other, as far as capabilities go. */
+static gboolean may_ptrace(void)
 {
     g_autofree char *text = NULL;
-    if (!g_file_get_contents("/proc/self/status", &text, NULL, NULL))
-        return FALSE;
-    const char *line = strstr(text, "\nCapEff:");
-    return line != NULL && (g_ascii_strtoull(line + strlen("\nCapEff:"), NULL, 16) >> CAP_SYS_PTRACE & 1) != 0;
+    const char *line =
+        g_file_get_contents("/proc/self/status", &text, NULL, NULL) ? strstr(text, "\nCapEff:") : NULL;
+    return line != NULL &&
+           (g_ascii_strtoull(line + strlen("\nCapEff:\t"), NULL, 16) & (1u << CAP_SYS_PTRACE)) != 0;
 }
 
-/* A process that can't be looked at. Without CAP_SYS_PTRACE that may be anybody, a vhost-user back-end too: refuse. With it,
- * only the host's own guards stay hidden (an init outside our user namespace, a process that an LSM shields); such a one was
- * given no guest's RAM, and refusing because of it would refuse every guest of the host. It's logged. */
+/* A process that cannot be looked at. If that is for want of a capability it is the operator's to mend. If a
+ * security module hides some process even from CAP_SYS_PTRACE, no call of ours can see it; refusing every
+ * guest on such a host would only teach operators to switch the whole search off, and the usual writers,
+ * vhost-user and ivshmem, are refused by their devices anyway. */
 static gboolean pass_hidden(pid_t pid, int errno_value, GError **error)
 {
     g_autofree char *comm = rm_vmm_comm(pid);
-    if (may_look_everywhere()) {
-        g_info("process %d (%s) hides its memory even from CAP_SYS_PTRACE: taken as having none of the guest's RAM",
-               (int)pid, comm);
+    if (has_ended(errno_value))
+        return TRUE;
+    if ((errno_value == EACCES || errno_value == EPERM) && may_ptrace()) {
+        g_debug("cannot see whether process %d (%s) has the guest's RAM: %s", (int)pid, comm,
+                g_strerror(errno_value));
         return TRUE;
     }
     return rm_set_errno(
@@ -103,7 +106,7 @@ static gboolean check_maps(pid_t pid, GPtrArray *blocks, GString *text, GError *
     snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
     int failed = slurp(path, text);
     if (failed != 0)
-        return has_ended(failed) || pass_hidden(pid, failed, error);
+        return pass_hidden(pid, failed, error);
     for (guint i = 0; i < blocks->len; i++) {
         const RmBlock *block = g_ptr_array_index(blocks, i);
         snprintf(key, sizeof key, " %02x:%02x %lu ", major(block->dev), minor(block->dev),
@@ -120,7 +123,7 @@ static gboolean check_fds(pid_t pid, GPtrArray *blocks, GError **error)
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     DIR *directory = opendir(path);
     if (directory == NULL)
-        return has_ended(errno) || pass_hidden(pid, errno, error);
+        return pass_hidden(pid, errno, error);
     const RmBlock *block = NULL;
     for (struct dirent *entry; block == NULL && (entry = readdir(directory)) != NULL;) {
         struct stat status;

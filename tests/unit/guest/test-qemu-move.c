@@ -93,18 +93,308 @@ static void test_roll_back(gconstpointer data)
     g_assert_no_error(error);
 }
 
-static void add(const char *name, void (*function)(gconstpointer))
+/* Leftovers of an earlier migration: each of these alone has cost somebody a guest. */
+static const struct {
+    const char *name;
+    const char *capabilities; /* JSON lists; NULL for none */
+    const char *parameters;
+    const char *undo; /* capabilities, so that the next case starts clean */
+} leftovers[] = {
+    {"background-snapshot", "[{\"capability\": \"background-snapshot\", \"state\": true}]", NULL,
+     "[{\"capability\": \"background-snapshot\", \"state\": false}]"},
+    {"pause-before-switchover", "[{\"capability\": \"pause-before-switchover\", \"state\": true}]", NULL,
+     "[{\"capability\": \"pause-before-switchover\", \"state\": false}]"},
+    {"return-path", "[{\"capability\": \"return-path\", \"state\": true}]", NULL,
+     "[{\"capability\": \"return-path\", \"state\": false}]"},
+    {"multifd", "[{\"capability\": \"multifd\", \"state\": true}]", NULL,
+     "[{\"capability\": \"multifd\", \"state\": false}]"},
+    {"mapped-ram", "[{\"capability\": \"mapped-ram\", \"state\": true}]", NULL,
+     "[{\"capability\": \"mapped-ram\", \"state\": false}]"},
+    {"postcopy-ram", "[{\"capability\": \"postcopy-ram\", \"state\": true}]", NULL,
+     "[{\"capability\": \"postcopy-ram\", \"state\": false}]"},
+    {"xbzrle", "[{\"capability\": \"xbzrle\", \"state\": true}]", NULL,
+     "[{\"capability\": \"xbzrle\", \"state\": false}]"},
+    {"compress", "[{\"capability\": \"compress\", \"state\": true}]", NULL,
+     "[{\"capability\": \"compress\", \"state\": false}]"},
+    {"auto-converge", "[{\"capability\": \"auto-converge\", \"state\": true}]", NULL,
+     "[{\"capability\": \"auto-converge\", \"state\": false}]"},
+    {"release-ram", "[{\"capability\": \"release-ram\", \"state\": true}]", NULL,
+     "[{\"capability\": \"release-ram\", \"state\": false}]"},
+    {"dirty-bitmaps", "[{\"capability\": \"dirty-bitmaps\", \"state\": true}]", NULL,
+     "[{\"capability\": \"dirty-bitmaps\", \"state\": false}]"},
+    {"events", "[{\"capability\": \"events\", \"state\": true}]", NULL,
+     "[{\"capability\": \"events\", \"state\": false}]"},
+    {"x-ignore-shared", "[{\"capability\": \"x-ignore-shared\", \"state\": true}]", NULL, NULL},
+    {"tls-creds", NULL, "{\"tls-creds\": \"tls0\", \"tls-hostname\": \"elsewhere\"}", NULL},
+    {"max-bandwidth", NULL, "{\"tls-creds\": \"\", \"tls-hostname\": \"\", \"max-bandwidth\": 1}", NULL},
+    {"downtime-limit", NULL, "{\"downtime-limit\": 0}", NULL},
+    {"switchover-bandwidth", NULL, "{\"avail-switchover-bandwidth\": 1}", NULL},
+    {"mode", NULL, "{\"mode\": \"cpr-reboot\"}", NULL},
+    {"direct-io", NULL, "{\"mode\": \"normal\", \"direct-io\": true}", NULL},
+};
+
+static char *query_vector(Vm *vm)
 {
-    for (size_t i = 0; i < G_N_ELEMENTS(qemus); i++) {
-        g_autofree char *path = g_strdup_printf("/guest/qemu-%s/%s", qemus[i].name, name);
-        g_test_add_data_func(path, &qemus[i], function);
+    rm_autojson capabilities = vm_run(vm, "query-migrate-capabilities", NULL);
+    rm_autojson parameters = vm_run(vm, "query-migrate-parameters", NULL);
+    json_object_object_del(capabilities, "id");
+    json_object_object_del(parameters, "id");
+    return g_strconcat(json_object_to_json_string(capabilities), json_object_to_json_string(parameters),
+                       NULL);
+}
+
+/* FALSE if this QEMU does not have, or refuses, the capability or parameter. */
+static gboolean try_set(Vm *vm, const char *capabilities, const char *parameters)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text =
+        capabilities != NULL ? g_strdup_printf("{\"capabilities\": %s}", capabilities) : NULL;
+    if ((text == NULL ||
+         rm_qmp_run(vm->own, "migrate-set-capabilities", json_tokener_parse(text), NULL, &error)) &&
+        (parameters == NULL ||
+         rm_qmp_run(vm->own, "migrate-set-parameters", json_tokener_parse(parameters), NULL, &error)))
+        return TRUE;
+    g_test_message("not here: %s", error->message);
+    return FALSE;
+}
+
+static void test_leftovers(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
+    unsigned tried = 0;
+    for (size_t i = 0; i < G_N_ELEMENTS(leftovers); i++) {
+        g_autoptr(GError) error = NULL;
+        if (!try_set(vm, leftovers[i].capabilities, leftovers[i].parameters))
+            continue;
+        g_test_message("leftover %s", leftovers[i].name);
+        tried++;
+        g_autofree char *before = query_vector(vm);
+        g_autoptr(GByteArray) state = stop_and_save(guest);
+        guest->ops->resume(guest, TRUE, &error);
+        g_assert_no_error(error);
+        vm_assert_status(vm, "running");
+        vm_assert_counts(blocks);
+        g_autofree char *after = query_vector(vm);
+        g_assert_cmpstr(before, ==, after);
+        g_assert_true(leftovers[i].undo == NULL || try_set(vm, leftovers[i].undo, NULL));
     }
+    g_assert_cmpuint(tried, >=, 12);
+}
+
+/* The operator's pause is kept, at both ends. */
+static void test_paused(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(GPtrArray) blocks = NULL;
+    vm_do(vm, "stop", NULL);
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    blocks = vm_blocks(guest, FALSE);
+    guest->ops->resume(guest, FALSE, &error); /* nothing was done yet */
+    g_assert_no_error(error);
+    vm_assert_status(vm, "paused");
+    g_autoptr(GByteArray) state = stop_and_save(guest);
+    guest->ops->resume(guest, FALSE, &error);
+    g_assert_no_error(error);
+    guint32 at = vm_counter(blocks);
+    g_usleep(50000);
+    g_assert_cmpuint(vm_counter(blocks), ==, at);
+    vm_do(vm, "cont", NULL); /* the operator's */
+    vm_assert_status(vm, "running");
+    vm_assert_counts(blocks);
+}
+
+/* Somebody else pauses a running guest in the middle: that is theirs to end. */
+static void test_paused_by_other(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    guest->ops->poll(guest, &error);
+    g_assert_no_error(error);
+    vm_do(vm, "stop", NULL);
+    g_assert_false(guest->ops->poll(guest, &error));
+    assert_reason(error, RM_REASON_GUEST_STATE, "paused by somebody else");
+    g_clear_error(&error);
+    guest->ops->resume(guest, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_status(vm, "paused");
+    /* A new instance, on a guest that an earlier process of ours may have left paused, does as it is told. */
+    g_clear_pointer(&guest, rm_guest_free);
+    guest = vm_guest(vm);
+    guest->ops->resume(guest, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_status(vm, "running");
+}
+
+#define RNG "-device virtio-rng-pci "
+
+/* The destination rejects the state: words, and a source that runs again though that QEMU may still be there.
+ */
+static void test_rejected(gconstpointer data)
+{
+    static const struct {
+        const char *more;
+        gsize length;                            /* bytes of the state that are passed on */
+    } cases[] = {{"-incoming defer", G_MAXSIZE}, /* lacks a device */
+                 {RNG "-incoming defer", 20000},
+                 {RNG "-incoming defer", 1}};
+    const Qemu *qemu = data;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) a = vm_start(qemu, RNG);
+    g_autoptr(RmGuest) source = vm_guest(a);
+    g_autoptr(GPtrArray) from = vm_blocks(source, FALSE);
+    for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GError) error = NULL;
+        g_autofree char *options =
+            g_strdup_printf(VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 %s",
+                            a->disk, cases[i].more);
+        g_autoptr(Vm) b = vm_start_raw(qemu, options);
+        g_autoptr(RmGuest) destination = vm_guest(b);
+        g_autoptr(GPtrArray) to = vm_blocks(destination, TRUE);
+        vm_assert_counts(from);
+        g_autoptr(GByteArray) state = stop_and_save(source);
+        copy_ram(from, to);
+        gsize length = MIN(cases[i].length, state->len);
+        g_assert_false(destination->ops->load(destination, state->data, length, &error));
+        assert_reason(error, RM_REASON_STATE_LOAD, "QEMU");
+        g_clear_error(&error);
+        source->ops->resume(source, TRUE, &error);
+        g_assert_no_error(error);
+        vm_assert_status(a, "running");
+        destination->ops->quit(destination, &error);
+        g_assert_no_error(error);
+    }
+}
+
+static void test_load_wrong_state(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    g_assert_false(guest->ops->load(guest, (const uint8_t *)"x", 1, &error));
+    assert_reason(error, RM_REASON_GUEST_STATE, "-incoming defer");
+    vm_assert_status(vm, "running");
+}
+
+static gpointer cancel_after(gpointer data)
+{
+    GCancellable *cancellable = data;
+    g_usleep((gulong)GPOINTER_TO_UINT(g_object_get_data(data, "us")));
+    g_cancellable_cancel(cancellable);
+    return NULL;
+}
+
+/* Cancelled anywhere in the save: the guest runs again, and QEMU is as it was. */
+static void test_cancelled_anywhere(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    unsigned cancelled = 0;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autofree char *before = query_vector(vm);
+    for (unsigned us = 0; us < 24000; us += 1500) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(GCancellable) cancellable = g_cancellable_new();
+        g_autoptr(RmGuest) guest = rm_guest_qemu_new(vm->qmp, TIMEOUT_MS, cancellable, &error);
+        g_assert_no_error(error);
+        g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
+        g_autoptr(GByteArray) state = NULL;
+        g_object_set_data(G_OBJECT(cancellable), "us", GUINT_TO_POINTER(us));
+        g_assert_true(guest->ops->stop(guest, NULL));
+        GThread *thread = g_thread_new("cancel", cancel_after, cancellable);
+        if (!guest->ops->save(guest, &state, &error)) {
+            g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_CANCELLED);
+            g_clear_error(&error);
+            cancelled++;
+        }
+        g_thread_join(thread);
+        guest->ops->resume(guest, TRUE, &error);
+        g_assert_no_error(error);
+        vm_assert_status(vm, "running");
+        vm_assert_counts(blocks);
+        g_autofree char *after = query_vector(vm);
+        g_assert_cmpstr(before, ==, after);
+    }
+    g_test_message("%u cancelled", cancelled);
+    g_assert_cmpuint(cancelled, >, 0);
+}
+
+/* QEMU stands still for longer than the time-out, then answers late. */
+static void test_unresponsive(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GByteArray) state = NULL;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(RmGuest) guest = rm_guest_qemu_new(vm->qmp, 2000, NULL, &error);
+    g_assert_no_error(error);
+    g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
+    kill(vm->pid, SIGSTOP);
+    g_assert_false(guest->ops->stop(guest, &error));
+    assert_reason(error, RM_REASON_QMP_UNREACHABLE, "did not answer");
+    g_clear_error(&error);
+    kill(vm->pid, SIGCONT);
+    g_clear_pointer(&state, g_byte_array_unref);
+    state = stop_and_save(guest);
+    guest->ops->resume(guest, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_counts(blocks);
+}
+
+static void test_gone(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    int64_t stall;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    vm_kill(vm);
+    g_assert_false(guest->ops->poll(guest, &error));
+    assert_reason(error, RM_REASON_GUEST_GONE, "QEMU ended");
+    g_clear_error(&error);
+    g_assert_false(guest->ops->fence(guest, &stall, &error));
+    assert_reason(error, RM_REASON_GUEST_GONE, "");
+    g_clear_error(&error);
+    g_assert_false(guest->ops->resume(guest, TRUE, &error));
+    assert_reason(error, RM_REASON_GUEST_GONE, "");
+    g_clear_error(&error);
+    guest->ops->quit(guest, &error);
+    g_assert_no_error(error);
 }
 
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
-    add("move", test_move);
-    add("roll-back", test_roll_back);
+    add_for_each("move", test_move);
+    add_for_each("roll-back", test_roll_back);
+    add_for_each("leftovers", test_leftovers);
+    add_for_each("paused", test_paused);
+    add_for_each("paused-by-other", test_paused_by_other);
+    add_for_each("rejected", test_rejected);
+    add_for_each("load-wrong-state", test_load_wrong_state);
+    add_for_each("cancelled-anywhere", test_cancelled_anywhere);
+    add_for_each("unresponsive", test_unresponsive);
+    add_for_each("gone", test_gone);
     return g_test_run();
 }

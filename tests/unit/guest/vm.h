@@ -206,6 +206,15 @@ static inline void vm_assert_counts(GPtrArray *blocks)
     g_assert_cmpuint(vm_counter(blocks), !=, before);
 }
 
+/* Registers a test once for each QEMU. */
+static inline void add_for_each(const char *name, void (*function)(gconstpointer))
+{
+    for (size_t i = 0; i < G_N_ELEMENTS(qemus); i++) {
+        g_autofree char *path = g_strdup_printf("/guest/qemu-%s/%s", qemus[i].name, name);
+        g_test_add_data_func(path, &qemus[i], function);
+    }
+}
+
 #define assert_reason(error, reason, part)                                                                   \
     G_STMT_START                                                                                             \
     {                                                                                                        \

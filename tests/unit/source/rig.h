@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * A session's rounds without a VMM: fake guest, fake tracker, fake transport, and a destination that answers `register`
+ * and `round-end` on a real control channel. "The guest" is the test itself: it writes the fake guest's memory and tells
+ * the tracker.
+ */
+#pragma once
+
+#include "common/reason.h"
+#include "control/json.h"
+#include "guest/fake.h"
+#include "source/session.h"
+#include "transport/fake.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+
+typedef struct {
+    RmSendOptions options;
+    RmSession *session;
+    RmReporter *reporter;
+    RmGuest *target; /* the destination's guest */
+    GPtrArray *target_blocks;
+    RmRx *rx;
+    RmControl *far;
+    GThread *answers;
+} Rig;
+
+static inline RmControl *rig_control(int fd)
+{
+    g_autoptr(GSocket) socket = g_socket_new_from_fd(fd, NULL);
+    g_autoptr(GSocketConnection) connection = g_socket_connection_factory_create_connection(socket);
+    return rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
+}
+
+static inline json_object *rig_answer(Rig *rig, json_object *message)
+{
+    g_autoptr(GError) error = NULL;
+    if (strcmp(rm_message_type(message), RM_MSG_REGISTER) == 0) {
+        g_autoptr(RmRegister) request =
+            rm_register_decode(message, rig->target_blocks, rig->session->accept->chunk_size, &error);
+        g_assert_no_error(error);
+        json_object *reply = rm_json_message(RM_MSG_REGISTERED);
+        rm_json_add(reply, "keys", json_object_new_array());
+        return reply;
+    }
+    g_assert_cmpstr(rm_message_type(message), ==, RM_MSG_ROUND_END);
+    g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, rig->target_blocks, &error);
+    g_assert_no_error(error);
+    rig->rx->ops->wait_round(rig->rx, (uint32_t)end->round, NULL, &error);
+    g_assert_no_error(error);
+    for (guint i = 0; i < end->zeroes->len; i++) {
+        const RmZeroRange *range = &g_array_index(end->zeroes, RmZeroRange, i);
+        rm_block_zero(rig->target_blocks->pdata[range->block], range->page << RM_PAGE_SHIFT, range->count << RM_PAGE_SHIFT,
+                      TRUE, &error);
+        g_assert_no_error(error);
+    }
+    return rm_json_message(RM_MSG_ROUND_END_OK);
+}
+
+static inline gpointer rig_answers(gpointer data)
+{
+    Rig *rig = data;
+    json_object *message = NULL;
+    while (rm_control_receive(rig->far, 0, NULL, &message, NULL)) {
+        rm_control_reply(rig->far, message, rig_answer(rig, message), NULL);
+        json_object_put(message);
+    }
+    return NULL;
+}
+
+static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+{
+    static uint8_t serial;
+    Rig *rig = g_new0(Rig, 1);
+    int fds[2];
+    GError *error = NULL;
+    rig->options = (RmSendOptions){.downtime_limit_ms = 300, .max_stall_ms = 1000, .verbosity = -1};
+    rig->reporter = rm_reporter_new(RM_OUTPUT_QUIET, "00000000-0000-0000-0000-000000000000");
+    RmSession *session = rig->session = rm_session_new(&rig->options, rig->reporter, "test");
+    session->guest = rm_guest_fake_new(RM_GUEST_RUNNING, names, sizes, n, &error);
+    g_assert_no_error(error);
+    rig->target = rm_guest_fake_new(RM_GUEST_WAITING, names, sizes, n, &error);
+    g_assert_no_error(error);
+    g_assert_true(session->guest->ops->blocks(session->guest, FALSE, &session->blocks, &error));
+    g_assert_true(rig->target->ops->blocks(rig->target, TRUE, &rig->target_blocks, &error));
+
+    g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), ==, 0);
+    session->control = rig_control(fds[0]);
+    rig->far = rig_control(fds[1]);
+    session->accept = g_new0(RmAccept, 1);
+    session->accept->chunk_size = 1 << 20;
+    session->accept->channels = channels;
+
+    RmRxParams rx = {.channels = channels, .blocks = rig->target_blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
+    RmTxParams tx = {.channels = channels, .blocks = session->blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
+    memset(rx.token, ++serial, sizeof rx.token);
+    memset(tx.token, serial, sizeof tx.token);
+    rig->rx = rm_transport_fake.rx_new();
+    session->tx = rm_transport_fake.tx_new();
+    g_assert_true(rig->rx->ops->start(rig->rx, &rx, &error));
+    g_assert_true(session->tx->ops->connect(session->tx, &tx, NULL, &error));
+    rig->answers = g_thread_new("answers", rig_answers, rig);
+
+    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels, 0};
+    session->sender = rm_sender_new(&sender);
+    session->tracker = rm_tracker_fake_new(session->blocks);
+    g_assert_true(session->tracker->ops->arm(session->tracker, &error));
+    g_assert_true(rm_rounds_init(session, &error));
+    return rig;
+}
+
+static inline void rig_free(Rig *rig)
+{
+    rm_session_free(rig->session);
+    g_thread_join(rig->answers);
+    rm_control_free(rig->far);
+    rm_rx_free(rig->rx);
+    g_ptr_array_unref(rig->target_blocks);
+    rm_guest_free(rig->target);
+    rm_reporter_free(rig->reporter);
+    g_free(rig);
+}
+
+static inline RmRoundStats rig_round(Rig *rig, RmRoundKind kind)
+{
+    RmRoundStats stats;
+    g_autoptr(GError) error = NULL;
+    gboolean ok = rm_round_run(rig->session, kind, &stats, &error);
+    g_assert_no_error(error);
+    g_assert_true(ok);
+    return stats;
+}
+
+static inline void rig_write(Rig *rig, unsigned block, uint64_t page, int value)
+{
+    memset(rm_guest_fake_memory(rig->session->guest, block) + page * RM_PAGE, value, RM_PAGE);
+    rm_tracker_fake_touch(rig->session->tracker, block, page, 1);
+}
+
+/* Gives the page back to the host: a hole. The tracker, as the real one, says nothing. */
+static inline void rig_punch(Rig *rig, unsigned block, uint64_t page)
+{
+    RmBlock *b = rig->session->blocks->pdata[block];
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", b->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    g_assert_cmpint(fd, >=, 0);
+    g_assert_cmpint(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(page * RM_PAGE), RM_PAGE), ==, 0);
+    close(fd);
+}
+
+/* The first page that differs at the destination, or -1. */
+static inline int64_t rig_differs(Rig *rig, unsigned block)
+{
+    const RmBlock *there = rig->target_blocks->pdata[block];
+    const uint8_t *here = rm_guest_fake_memory(rig->session->guest, block);
+    for (uint64_t page = 0; page < rm_block_pages(there); page++) {
+        if (memcmp(here + page * RM_PAGE, there->map + page * RM_PAGE, RM_PAGE) != 0)
+            return (int64_t)page;
+    }
+    return -1;
+}
