@@ -569,6 +569,58 @@ static void test_last_word_arrives(void)
     }
 }
 
+/* A peer that is slow to read and still sends when we close. Were the connection closed at once, its bytes
+ * would reset it, and what of ours had not left yet were lost. */
+static gpointer run_slow_peer(gpointer data)
+{
+    int fd = GPOINTER_TO_INT(data);
+    g_usleep(20 * 1000);
+    put_text(fd, "{\"type\":\"keep-alive\"}\n");
+    g_usleep(20 * 1000);
+    GString *seen = g_string_new(NULL);
+    char buffer[65536];
+    ssize_t got;
+    while ((got = recv(fd, buffer, sizeof(buffer), 0)) > 0)
+        g_string_append_len(seen, buffer, got);
+    shutdown(fd, SHUT_RDWR);
+    gboolean arrived = strstr(seen->str, "\"cancel\"") != NULL;
+    g_string_free(seen, TRUE);
+    return GINT_TO_POINTER(arrived);
+}
+
+static gboolean last_word_reaches_slow_peer(void)
+{
+    g_autoptr(GSocketListener) listener = g_socket_listener_new();
+    uint16_t port = g_socket_listener_add_any_inet_port(listener, NULL, NULL);
+    g_autoptr(GSocketClient) client = g_socket_client_new();
+    g_socket_client_set_enable_proxy(client, FALSE);
+    g_autoptr(GSocketConnection) here =
+        g_socket_client_connect_to_host(client, "127.0.0.1", port, NULL, NULL);
+    g_autoptr(GSocketConnection) there = g_socket_listener_accept(listener, NULL, NULL, NULL);
+    g_socket_set_option(g_socket_connection_get_socket(here), SOL_SOCKET, SO_SNDBUF, 4 << 20, NULL);
+    g_socket_set_option(g_socket_connection_get_socket(there), SOL_SOCKET, SO_RCVBUF, 64 << 10, NULL);
+    RmControl *control = rm_control_new(G_IO_STREAM(here), NULL, &patient);
+    json_object *message = rm_json_message("x"); /* most of it waits on our side */
+    g_autofree char *filling = g_strnfill(300 << 10, 'x');
+    rm_json_add_string(message, "s", filling);
+    g_assert_true(rm_control_send(control, message, NULL));
+    g_assert_true(rm_control_send(control, rm_json_message("cancel"), NULL));
+    GThread *peer = g_thread_new("peer", run_slow_peer,
+                                 GINT_TO_POINTER(g_socket_get_fd(g_socket_connection_get_socket(there))));
+    rm_control_free(control);
+    g_clear_object(&here);
+    return GPOINTER_TO_INT(g_thread_join(peer));
+}
+
+static void test_last_word_before_reset(void)
+{
+    for (int i = 0; i < 5; i++) { /* the machine may be too busy for one of them, within half a second */
+        if (last_word_reaches_slow_peer())
+            return;
+    }
+    g_assert_not_reached();
+}
+
 /* A write that fails because the peer left is reported with what the peer said about it. */
 static void test_write_after_cancel(void)
 {
@@ -786,6 +838,7 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/cancel-from-peer", test_cancel_from_peer);
     g_test_add_func("/channel/cancel-with-reason", test_cancel_with_reason);
     g_test_add_func("/channel/last-word-arrives", test_last_word_arrives);
+    g_test_add_func("/channel/last-word-before-reset", test_last_word_before_reset);
     g_test_add_func("/channel/write-after-cancel", test_write_after_cancel);
     g_test_add_func("/channel/failure-replies", test_failure_replies);
     g_test_add_func("/channel/timeouts-of-calls", test_timeouts_of_calls);
