@@ -40,8 +40,9 @@ typedef struct {
 
 /* ---- registration ---- */
 
+/* `request` is an object of its own, not a reference to the message: json-c's counts are not atomic. */
 typedef struct {
-    json_object *request;
+    json_object *request; /* only its id, for the reply */
     RmRegister *decoded;
 } Registration;
 
@@ -82,11 +83,15 @@ static void registration_run(gpointer data, gpointer user_data)
 
 static gboolean on_register(Receive *receive, json_object *message, GError **error)
 {
+    uint64_t id;
+    if (!rm_json_uint(message, "id", &id, error))
+        return FALSE;
     RmRegister *decoded = rm_register_decode(message, receive->blocks, receive->chunk_size, error);
     if (decoded == NULL)
         return FALSE;
     Registration *registration = g_new(Registration, 1);
-    *registration = (Registration){json_object_get(message), decoded};
+    *registration = (Registration){json_object_new_object(), decoded};
+    rm_json_add_uint(registration->request, "id", id);
     g_thread_pool_push(receive->pool, registration, NULL);
     return TRUE;
 }
@@ -330,6 +335,10 @@ static gboolean next_request(Receive *receive, json_object **ret_message, GError
             return FALSE;
         if (g_cancellable_is_cancelled(receive->entry.cancel))
             return rm_fail(error, RM_REASON_CANCELLED, "the destination ended the session");
+        if (rm_error_reason(problem) != RM_REASON_PEER_TIMEOUT) {
+            g_propagate_error(error, g_steal_pointer(&problem));
+            return FALSE;
+        }
         if (receive->phase == PHASE_RECEIVING &&
             !receive->found.guest->ops->poll(receive->found.guest, error)) {
             g_prefix_error(error, "the waiting QEMU: ");

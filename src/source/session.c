@@ -9,11 +9,13 @@
 #include "source/session.h"
 
 #include "common/kernel.h"
+#include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
 
 #define QMP_TIMEOUT_MS 30000
 #define ROOT_CAUSE_WAIT_MS 1000
+#define DETAIL_MAX 4096
 
 RmSession *rm_session_new(const RmSendOptions *options, RmReporter *reporter, const char *id)
 {
@@ -262,7 +264,7 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
     rm_tracker_free(g_steal_pointer(&session->tracker));
     rm_session_set_state(session, state);
     result->reason = rm_error_reason(problem);
-    result->detail = g_strdup(problem->message);
+    result->detail = rm_printable(problem->message, DETAIL_MAX); /* parts of it are other people's words */
     result->exit_status = exits[state];
     result->where = source_whereabouts(session);
     if (state == RM_STATE_DOUBTFUL) {
