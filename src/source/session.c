@@ -227,9 +227,30 @@ static char *source_whereabouts(RmSession *session)
     return g_strdup_printf("guest %s %s on %s", guest_name(session), verb, g_get_host_name());
 }
 
-static void end_well(RmSession *session, RmResult *result)
+/* The guest is the destination's. Its old QEMU is ended, unless it was to be kept, or may yet be needed. */
+static void end_source(RmSession *session, RmResult *result)
 {
     g_autoptr(GError) problem = NULL;
+    int pid = (int)session->info->pid;
+    if (session->unconfirmed)
+        result->detail =
+            g_strdup_printf("the destination has the guest, but its word that the guest runs was lost; "
+                            "the old QEMU (pid %d) was left paused here",
+                            pid);
+    else if (!session->options->keep_source && !session->guest->ops->quit(session->guest, &problem))
+        result->detail = g_strdup_printf("the guest moved, but its old QEMU (pid %d) did not end: %s", pid,
+                                         problem->message);
+    if (result->detail == NULL)
+        return;
+    result->reason = RM_REASON_CLEANUP;
+    result->next = session->unconfirmed
+                       ? g_strdup_printf("if the guest is well on %s: kill %d", session->options->host, pid)
+                       : g_strdup_printf("kill %d", pid);
+    result->exit_status = 6;
+}
+
+static void end_well(RmSession *session, RmResult *result)
+{
     gboolean runs = session->was_running && !session->options->suspend;
     result->where = g_strdup_printf("guest %s %s on %s", guest_name(session), runs ? "runs" : "is paused",
                                     session->options->host);
@@ -238,13 +259,7 @@ static void end_well(RmSession *session, RmResult *result)
     rm_session_end_data(session);
     rm_tracker_free(g_steal_pointer(&session->tracker));
     rm_session_set_state(session, RM_STATE_DONE);
-    if (!session->options->keep_source && !session->guest->ops->quit(session->guest, &problem)) {
-        result->reason = RM_REASON_CLEANUP;
-        result->detail = g_strdup_printf("the guest moved, but its old QEMU (pid %d) did not end: %s",
-                                         (int)session->info->pid, problem->message);
-        result->next = g_strdup_printf("kill %d", (int)session->info->pid);
-        result->exit_status = 6;
-    }
+    end_source(session, result);
 }
 
 /* The guest runs again before anything else is tidied or found out. */

@@ -47,6 +47,7 @@ typedef struct {
     GPtrArray *blocks; /* RmBlock* */
     gboolean was_running;
     gboolean guest_touched; /* stopped by us: roll back */
+    gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
     RmControl *control;
     gulong lost_handler;
     RmAccept *accept;
