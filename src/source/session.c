@@ -127,8 +127,9 @@ static gboolean preflight(RmSession *session, GError **error)
 
 static gboolean attach(RmSession *session, GError **error)
 {
-    if (!rm_negotiate_data(session, error) || !rm_rounds_init(session, error))
+    if (!rm_negotiate_data(session, error))
         return FALSE;
+    rm_rounds_init(session);
     int64_t begin = g_get_monotonic_time();
     session->tracker = rm_tracker_uffd_async_new(session->info->pid, session->blocks);
     if (!session->tracker->ops->arm(session->tracker, error))

@@ -100,7 +100,7 @@ typedef enum {
     RM_ROUND_PRECOPY, /* what was written since */
     RM_ROUND_STOPPED, /* the same, with the guest stopped: the stop was a fence */
 } RmRoundKind;
-gboolean rm_rounds_init(RmSession *session, GError **error);
+void rm_rounds_init(RmSession *session);
 void rm_rounds_free(RmSession *session);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */

@@ -18,7 +18,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define LOAD_TIMEOUT_MS 120000 /* of a peer that is alive: devices can be slow to load */
+#define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
+#define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
 #define RUN_TIMEOUT_MS 120000  /* likewise: it tries for a while, and its disks may be slow to open */
 #define QUERY_FOR_MS 30000     /* how long the destination is asked for its word */
 #define QUERY_EVERY_MS 500
@@ -43,7 +44,7 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
     rm_autojson reply = NULL;
     json_object *message = rm_json_message(RM_MSG_STATE);
     rm_json_add_uint(message, "length", length);
-    return rm_control_request(session->control, message, 0, session->cancel, &reply, error) &&
+    return rm_control_request(session->control, message, STATE_TIMEOUT_MS, session->cancel, &reply, error) &&
            rm_message_expect(reply, RM_MSG_STATE_OK, error) && rm_round_send_block(session, block, error);
 }
 
