@@ -331,7 +331,8 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
         RmBlockRounds *rounds = &session->rounds[i];
         rm_bitmap_clear_all(rounds->scratch);
         if (!rm_populated_refresh(rounds->populated, block_at(session, i), FALSE, error) ||
-            !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch, error))
+            !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
+                                         error))
             return FALSE;
         dirty += rm_bitmap_count(rounds->scratch, 0, rounds->scratch->n_bits);
     }
