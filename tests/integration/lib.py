@@ -421,7 +421,7 @@ class Case(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-test-{os.getpid()}-", dir="/dev/shm"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "run").mkdir(mode=0o700)
-        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run"), "G_DEBUG": "fatal-criticals"}
+        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run")}
         self.env.pop("RDMAMIG_FAULT", None)
 
     def disk_folder(self):
@@ -479,13 +479,13 @@ class Case(unittest.TestCase):
 
 
 def _remove_stale():
-    """Folders of test programs that were killed."""
+    """Folders, and mounts below them, of test programs that were killed."""
+    mounts = [line.split()[1] for line in open("/proc/self/mounts")]
     for base in ("/dev/shm", "/var/tmp"):
         for path in Path(base).glob("rdmamig-test-*-*"):
             if not Path(f"/proc/{path.name.split('-')[2]}").exists():
-                for mount in sorted(path.glob("*"), reverse=True):
-                    if mount.is_mount():
-                        subprocess.run(["umount", "-l", mount])
+                for mount in reversed([mount for mount in mounts if mount.startswith(f"{path}/")]):
+                    subprocess.run(["umount", "-l", mount])
                 shutil.rmtree(path, ignore_errors=True)
 
 

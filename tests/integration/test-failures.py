@@ -154,7 +154,7 @@ class Retry(Failure):
         """What the first attempt wrote must not survive where the guest has zeroes by now."""
         source, target, daemon = self.slow_pair()
         send = Send(self, source, daemon, *SLOWLY)
-        send.wait_event(lambda event: event["event"] == "progress" and event.get("sent_bytes", 0) > 60 * MIB
+        send.wait_event(lambda event: event["event"] == "progress" and event["done_bytes"] > 60 * MIB
                         or event["event"] == "round", "60 MiB sent")
         send.kill(signal.SIGINT)
         self.assert_failed(send, CANCELLED, "cancelled")
