@@ -2,8 +2,8 @@
 /* Scoped file descriptors (GLib has g_autofd only from 2.76 on). */
 #pragma once
 
-#include <json-c/json.h>
 #include <glib.h>
+#include <json-c/json.h>
 #include <unistd.h>
 
 static inline void rm_fd_clear(int *fd)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A fixed-size bitmap, one bit a page. Not atomic: one thread writes, others read after a hand-over that orders
- * memory (a queue push, a join).
+ * A fixed-size bitmap, one bit a page. Not atomic: one thread writes, others read after a hand-over that
+ * orders memory (a queue push, a join).
  */
 #pragma once
 
@@ -33,7 +33,7 @@ uint64_t rm_bitmap_next_set(const RmBitmap *map, uint64_t from, uint64_t end);
 uint64_t rm_bitmap_next_clear(const RmBitmap *map, uint64_t from, uint64_t end);
 
 /* Visits each run [first, last) of set bits in [from, end). */
-#define rm_bitmap_foreach_run(map, from, end, first, last)                                                    \
-    for (uint64_t first = rm_bitmap_next_set(map, from, end), last;                                           \
-         first < (end) && ((last = rm_bitmap_next_clear(map, first, end)), 1);                                \
+#define rm_bitmap_foreach_run(map, from, end, first, last)                                                   \
+    for (uint64_t first = rm_bitmap_next_set(map, from, end), last;                                          \
+         first < (end) && ((last = rm_bitmap_next_clear(map, first, end)), 1);                               \
          first = rm_bitmap_next_set(map, last, end))

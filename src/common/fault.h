@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * Fault points: named places where a test may bend the program. Compiled out unless meson's `faults` is on;
- * then the environment variable RDMAMIG_FAULT lists the active ones, comma-separated, each as NAME or NAME=VALUE.
+ * then the environment variable RDMAMIG_FAULT lists the active ones, comma-separated, each as NAME or
+ * NAME=VALUE.
  */
 #pragma once
 

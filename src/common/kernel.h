@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Kernel interfaces that are newer than the headers of the oldest distribution we build on (Debian 12: Linux 6.1),
- * and one probe of what this kernel has. Values from the kernel's UAPI headers.
+ * Kernel interfaces that are newer than the headers of the oldest distribution we build on (Debian 12:
+ * Linux 6.1), and one probe of what this kernel has. Values from the kernel's UAPI headers.
  */
 #pragma once
 
@@ -57,8 +57,10 @@ typedef struct {
     char release[65]; /* uname -r */
 } RmKernel;
 
-/* Probes by behaviour, on a page of our own. Reason kernel-unsupported only if the probe itself cannot run. */
+/* Probes by behaviour, on a page of our own. Reason kernel-unsupported only if the probe itself cannot run.
+ */
 gboolean rm_kernel_probe(RmKernel *ret_kernel, GError **error);
 
-/* Fails with reason kernel-unsupported, naming release, the missing feature and Linux 6.7, if uffd-async cannot run. */
+/* Fails with reason kernel-unsupported, naming release, the missing feature and Linux 6.7, if uffd-async
+ * cannot run. */
 gboolean rm_kernel_require_uffd_async(const RmKernel *kernel, GError **error);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Where messages go: GLib's structured log, written to the journal if stderr is connected to it, else one line each
- * on stderr. Modules log with g_debug(); sessions and main() report with g_message(), g_warning() and g_critical().
+ * Where messages go: GLib's structured log, written to the journal if stderr is connected to it, else one
+ * line each on stderr. Modules log with g_debug(); sessions and main() report with g_message(), g_warning()
+ * and g_critical().
  */
 #pragma once
 
 #include <glib.h>
 
 /* `program` prefixes each line on stderr. Levels: -1 warnings only, 0 messages too, 1 info too, 2 debug too.
- * `program` is kept, not copied. A line that cannot be written (full disk, closed pipe, a reader that does not read) is
- * dropped: it never costs a guest. Ignores SIGPIPE. Call once, before the first thread; GLib aborts on a second call. */
+ * `program` is kept, not copied. A line that cannot be written (full disk, closed pipe, a reader that does
+ * not read) is dropped: it never costs a guest. Ignores SIGPIPE. Call once, before the first thread; GLib
+ * aborts on a second call. */
 void rm_log_init(const char *program, int verbosity);
 
-/* Called before each stderr line is written, so that a progress bar can clear its line; may be NULL. Runs under the log's
- * lock: it must not log, nor wait. */
+/* Called before each stderr line is written, so that a progress bar can clear its line; may be NULL. Runs
+ * under the log's lock: it must not log, nor wait. */
 void rm_log_set_hook(void (*before_line)(void));

@@ -11,7 +11,7 @@ static const char *const names[] = {
 };
 G_STATIC_ASSERT(G_N_ELEMENTS(names) == RM_REASON_COUNT);
 
-G_DEFINE_QUARK(rdmamig-error, rm_error)
+G_DEFINE_QUARK(rdmamig - error, rm_error)
 
 const char *rm_reason_name(RmReason reason)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Checked access to JSON that somebody else wrote. Used for the control channel and for QMP; no other file calls
- * json_object_get_*(), whose silent conversions turn a wrong type into a zero.
+ * Checked access to JSON that somebody else wrote. Used for the control channel and for QMP; no other file
+ * calls json_object_get_*(), whose silent conversions turn a wrong type into a zero.
  */
 #pragma once
 
@@ -9,11 +9,12 @@
 #include <json-c/json.h>
 #include <stdint.h>
 
-/* Parses one complete object; trailing bytes, other top-level types, depth over `max_depth`, invalid UTF-8 and inexact
- * integers (over UINT64_MAX, under INT64_MIN) are refused with reason protocol. */
+/* Parses one complete object; trailing bytes, other top-level types, depth over `max_depth`, invalid UTF-8
+ * and inexact integers (over UINT64_MAX, under INT64_MIN) are refused with reason protocol. */
 json_object *rm_json_parse(const char *text, gsize length, unsigned max_depth, GError **error);
 
-/* Each: required member `key` of the right type, else FALSE with reason protocol naming the key. Strings are borrowed. */
+/* Each: required member `key` of the right type, else FALSE with reason protocol naming the key. Strings are
+ * borrowed. */
 gboolean rm_json_uint(json_object *object, const char *key, uint64_t *ret_value, GError **error);
 gboolean rm_json_string(json_object *object, const char *key, const char **ret_value, GError **error);
 gboolean rm_json_bool(json_object *object, const char *key, gboolean *ret_value, GError **error);

@@ -27,7 +27,8 @@ gboolean rm_message_expect(json_object *reply, const char *type, GError **error)
 {
     if (strcmp(rm_message_type(reply), type) == 0)
         return TRUE;
-    return rm_fail(error, RM_REASON_PROTOCOL, "the peer answered `%.40s` where `%s` was due", rm_message_type(reply), type);
+    return rm_fail(error, RM_REASON_PROTOCOL, "the peer answered `%.40s` where `%s` was due",
+                   rm_message_type(reply), type);
 }
 
 char *rm_backing_id(const RmBlock *block)
@@ -77,7 +78,8 @@ void rm_hello_free(RmHello *hello)
     g_free(hello);
 }
 
-RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size, const char *backing)
+RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size,
+                                 const char *backing)
 {
     RmHelloBlock *block = g_new0(RmHelloBlock, 1);
     block->name = g_strdup(name);
@@ -145,9 +147,10 @@ static gboolean take_name(json_object *object, const char *key, char **ret_name,
 static gboolean decode_guest(json_object *message, RmHello *hello, GError **error)
 {
     json_object *guest, *traits;
-    if (!rm_json_object(message, "guest", &guest, error) || !take_name(guest, "name", &hello->guest_name, error) ||
-        !take_name(guest, "uuid", &hello->guest_uuid, error) || !take_name(guest, "vmm", &hello->vmm, error) ||
-        !rm_json_object(guest, "traits", &traits, error))
+    if (!rm_json_object(message, "guest", &guest, error) ||
+        !take_name(guest, "name", &hello->guest_name, error) ||
+        !take_name(guest, "uuid", &hello->guest_uuid, error) ||
+        !take_name(guest, "vmm", &hello->vmm, error) || !rm_json_object(guest, "traits", &traits, error))
         return FALSE;
     if (json_object_object_length(traits) > RM_TRAITS_MAX)
         return rm_fail(error, RM_REASON_PROTOCOL, "more than %d traits", RM_TRAITS_MAX);
@@ -175,7 +178,8 @@ static gboolean decode_block(json_object *item, RmHello *hello, GError **error)
         return FALSE;
     if (page_size < RM_PAGE || (page_size & (page_size - 1)) != 0 || size == 0 || size > RM_BLOCK_SIZE_MAX ||
         size % page_size != 0)
-        return rm_fail(error, RM_REASON_PROTOCOL, "block `%s` has the impossible size %" G_GUINT64_FORMAT, name, size);
+        return rm_fail(error, RM_REASON_PROTOCOL, "block `%s` has the impossible size %" G_GUINT64_FORMAT,
+                       name, size);
     rm_hello_add_block(hello, name, size, page_size, backing);
     return TRUE;
 }
@@ -203,7 +207,8 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
         !rm_json_uint(message, "protocol", &hello->protocol, error) ||
         !rm_json_uint(message, "protocol_min", &hello->protocol_min, error) ||
         !take_name(message, "session", &hello->session, error) || !decode_guest(message, hello, error) ||
-        !decode_blocks(message, hello, error) || !rm_json_uint(message, "populated", &hello->populated, error) ||
+        !decode_blocks(message, hello, error) ||
+        !rm_json_uint(message, "populated", &hello->populated, error) ||
         !rm_json_uint(message, "chunk_size", &hello->chunk_size, error) ||
         !rm_json_uint(message, "channels", &hello->channels, error) ||
         !rm_json_array(message, "transports", &transports, error) ||
@@ -258,7 +263,8 @@ RmAccept *rm_accept_decode(json_object *message, GError **error)
         !rm_json_uint(message, "chunk_size", &accept->chunk_size, error) ||
         !rm_json_uint(message, "channels", &accept->channels, error) ||
         !take_name(message, "transport", &accept->transport, error) ||
-        !take_name(message, "token", &accept->token, error) || !take_name(message, "boot", &accept->boot, error) ||
+        !take_name(message, "token", &accept->token, error) ||
+        !take_name(message, "boot", &accept->boot, error) ||
         !rm_json_object(message, "address", &address, error))
         return NULL;
     accept->address = json_object_get(address);
@@ -299,7 +305,8 @@ void rm_register_free(RmRegister *request)
     g_free(request);
 }
 
-/* {"block":0,"chunks":[[chunk, first_page, end_page, first_page, end_page, …], …]}; pages count from the block's start. */
+/* {"block":0,"chunks":[[chunk, first_page, end_page, first_page, end_page, …], …]}; pages count from the
+ * block's start. */
 json_object *rm_register_encode(const RmRegister *request)
 {
     json_object *message = rm_json_message(RM_MSG_REGISTER);
@@ -331,8 +338,8 @@ static gboolean check_chunk(uint64_t chunk, const RmBlock *block, uint64_t chunk
 {
     if (chunk < rm_chunk_count(block, chunk_size))
         return TRUE;
-    return rm_fail(error, RM_REASON_PROTOCOL, "chunk %" G_GUINT64_FORMAT " is past the end of block `%s`", chunk,
-                   block->name);
+    return rm_fail(error, RM_REASON_PROTOCOL, "chunk %" G_GUINT64_FORMAT " is past the end of block `%s`",
+                   chunk, block->name);
 }
 
 static gboolean decode_register_chunk(json_object *item, RmRegister *request, const RmBlock *block,
@@ -351,8 +358,8 @@ static gboolean decode_register_chunk(json_object *item, RmRegister *request, co
         if (!rm_json_array_uint(item, i, &first, error) || !rm_json_array_uint(item, i + 1, &end, error))
             return FALSE;
         if (first < floor || end <= first || end > ceiling || (*budget)-- == 0)
-            return rm_fail(error, RM_REASON_PROTOCOL, "bad extent in chunk %" G_GUINT64_FORMAT " of block `%s`", index,
-                           block->name);
+            return rm_fail(error, RM_REASON_PROTOCOL,
+                           "bad extent in chunk %" G_GUINT64_FORMAT " of block `%s`", index, block->name);
         RmExtent extent = {first << RM_PAGE_SHIFT, end << RM_PAGE_SHIFT};
         g_array_append_val(chunk->extents, extent);
         floor = end; /* in order, not overlapping */
@@ -365,16 +372,16 @@ RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t
     g_autoptr(RmRegister) request = rm_register_new(0);
     json_object *chunks;
     size_t budget = RM_REGISTER_EXTENTS_MAX;
-    if (!rm_json_uint(message, "block", &request->block, error) || !check_block(request->block, blocks, error) ||
-        !rm_json_array(message, "chunks", &chunks, error))
+    if (!rm_json_uint(message, "block", &request->block, error) ||
+        !check_block(request->block, blocks, error) || !rm_json_array(message, "chunks", &chunks, error))
         return NULL;
     if (json_object_array_length(chunks) > RM_REGISTER_CHUNKS_MAX) {
         rm_fail(error, RM_REASON_PROTOCOL, "more than %d chunks in one register", RM_REGISTER_CHUNKS_MAX);
         return NULL;
     }
     for (size_t i = 0; i < json_object_array_length(chunks); i++) {
-        if (!decode_register_chunk(json_object_array_get_idx(chunks, i), request, blocks->pdata[request->block],
-                                   chunk_size, &budget, error))
+        if (!decode_register_chunk(json_object_array_get_idx(chunks, i), request,
+                                   blocks->pdata[request->block], chunk_size, &budget, error))
             return NULL;
     }
     return g_steal_pointer(&request);
@@ -410,22 +417,25 @@ RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError 
     g_autoptr(RmRoundEnd) end = g_new0(RmRoundEnd, 1);
     json_object *zero;
     end->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
-    if (!rm_json_uint(message, "round", &end->round, error) || !rm_json_bool(message, "more", &end->more, error) ||
-        !rm_json_array(message, "zero", &zero, error))
+    if (!rm_json_uint(message, "round", &end->round, error) ||
+        !rm_json_bool(message, "more", &end->more, error) || !rm_json_array(message, "zero", &zero, error))
         return NULL;
     size_t n = json_object_array_length(zero);
     if (n % 3 != 0 || n / 3 > RM_ZERO_RANGES_MAX || end->round == 0 || end->round > G_MAXUINT32) {
-        rm_fail(error, RM_REASON_PROTOCOL, "bad round-end: round %" G_GUINT64_FORMAT ", %zu numbers", end->round, n);
+        rm_fail(error, RM_REASON_PROTOCOL, "bad round-end: round %" G_GUINT64_FORMAT ", %zu numbers",
+                end->round, n);
         return NULL;
     }
     for (size_t i = 0; i < n; i += 3) {
         RmZeroRange range;
-        if (!rm_json_array_uint(zero, i, &range.block, error) || !rm_json_array_uint(zero, i + 1, &range.page, error) ||
+        if (!rm_json_array_uint(zero, i, &range.block, error) ||
+            !rm_json_array_uint(zero, i + 1, &range.page, error) ||
             !rm_json_array_uint(zero, i + 2, &range.count, error) || !check_block(range.block, blocks, error))
             return NULL;
         uint64_t pages = rm_block_pages(blocks->pdata[range.block]);
         if (range.count == 0 || range.page >= pages || range.count > pages - range.page) {
-            rm_fail(error, RM_REASON_PROTOCOL, "zero range past the end of block %" G_GUINT64_FORMAT, range.block);
+            rm_fail(error, RM_REASON_PROTOCOL, "zero range past the end of block %" G_GUINT64_FORMAT,
+                    range.block);
             return NULL;
         }
         g_array_append_val(end->zeroes, range);
@@ -465,7 +475,8 @@ GArray *rm_verify_decode(json_object *message, GPtrArray *blocks, uint64_t chunk
         RmVerifyItem item;
         json_object *text = json_object_array_get_idx(digests, i + 2);
         if (!rm_json_array_uint(digests, i, &item.block, error) ||
-            !rm_json_array_uint(digests, i + 1, &item.chunk, error) || !check_block(item.block, blocks, error) ||
+            !rm_json_array_uint(digests, i + 1, &item.chunk, error) ||
+            !check_block(item.block, blocks, error) ||
             !check_chunk(item.chunk, blocks->pdata[item.block], chunk_size, error))
             return NULL;
         if (!json_object_is_type(text, json_type_string) ||

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The messages of the control channel: names, maxima, and one encoder and one decoder for each that has contents.
- * docs/protocol.md is the table in prose. Decoders check every count, index and length that does not need the session to
- * be judged; what does (is this block ours?) is checked by rm_*_check() helpers below before any use.
+ * The messages of the control channel: names, maxima, and one encoder and one decoder for each that has
+ * contents. docs/protocol.md is the table in prose. Decoders check every count, index and length that does
+ * not need the session to be judged; what does (is this block ours?) is checked by rm_*_check() helpers below
+ * before any use.
  */
 #pragma once
 
@@ -12,17 +13,18 @@
 #include <gio/gio.h>
 #include <json-c/json.h>
 
+#define RM_PORT 24780     /* TCP, and the same number for rdma_cm */
 #define RM_PROTOCOL 1     /* what this build speaks */
 #define RM_PROTOCOL_MIN 1 /* the oldest it still speaks */
 
-#define RM_BLOCKS_MAX 1024             /* RAM blocks of a guest */
-#define RM_TRAITS_MAX 64               /* facts compared at both ends */
-#define RM_NAME_MAX 255                /* bytes in a name */
-#define RM_REGISTER_CHUNKS_MAX 256     /* chunks in one register */
-#define RM_REGISTER_EXTENTS_MAX 16384  /* extents in one register */
-#define RM_ZERO_RANGES_MAX 8192        /* zero ranges in one page of round-end */
-#define RM_VERIFY_MAX 4096             /* digests in one verify */
-#define RM_STATE_MAX (UINT64_C(1) << 30) /* bytes of device state */
+#define RM_BLOCKS_MAX 1024                    /* RAM blocks of a guest */
+#define RM_TRAITS_MAX 64                      /* facts compared at both ends */
+#define RM_NAME_MAX 255                       /* bytes in a name */
+#define RM_REGISTER_CHUNKS_MAX 256            /* chunks in one register */
+#define RM_REGISTER_EXTENTS_MAX 16384         /* extents in one register */
+#define RM_ZERO_RANGES_MAX 8192               /* zero ranges in one page of round-end */
+#define RM_VERIFY_MAX 4096                    /* digests in one verify */
+#define RM_STATE_MAX (UINT64_C(1) << 30)      /* bytes of device state */
 #define RM_BLOCK_SIZE_MAX (UINT64_C(1) << 46) /* 64 TiB: no RAM block is larger */
 
 #define RM_MSG_HELLO "hello"
@@ -111,7 +113,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmRegister, rm_register_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmRoundEnd, rm_round_end_free)
 
 RmHello *rm_hello_new(void);
-RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size, const char *backing);
+RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size,
+                                 const char *backing);
 RmRegister *rm_register_new(uint64_t block);
 RmRegisterChunk *rm_register_add(RmRegister *request, uint64_t chunk);
 

@@ -38,14 +38,17 @@ static gboolean choose_transport(const RmHello *hello, RmAccept *accept, GError 
             continue;
         gboolean tcp = strcmp(transport->name, "tcp") == 0;
         accept->transport = g_strdup(transport->name);
-        accept->channels = hello->channels != 0 ? hello->channels : tcp ? TCP_CHANNELS_DEFAULT : RDMA_CHANNELS_DEFAULT;
+        accept->channels = hello->channels != 0 ? hello->channels
+                           : tcp                ? TCP_CHANNELS_DEFAULT
+                                                : RDMA_CHANNELS_DEFAULT;
         return TRUE;
     }
     return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
                    "none of the source's transports is available here; --transport tcp works everywhere");
 }
 
-gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept, GError **error)
+gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept,
+                        GError **error)
 {
     if (hello->protocol < RM_PROTOCOL_MIN || hello->protocol_min > RM_PROTOCOL)
         return rm_fail(error, RM_REASON_VERSION,
@@ -55,12 +58,13 @@ gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, Rm
     accept->protocol = MIN(hello->protocol, RM_PROTOCOL);
     if (!rm_chunk_size_valid(hello->chunk_size) || hello->chunk_size < options->min_chunk_size)
         return rm_fail(error, RM_REASON_CHUNK_SIZE,
-                       "chunk size %" G_GUINT64_FORMAT " of the source against %" G_GUINT64_FORMAT " to %" G_GUINT64_FORMAT
-                       " here: change --chunk-size there or --min-chunk-size here",
+                       "chunk size %" G_GUINT64_FORMAT " of the source against %" G_GUINT64_FORMAT
+                       " to %" G_GUINT64_FORMAT " here: change --chunk-size there or --min-chunk-size here",
                        hello->chunk_size, options->min_chunk_size, options->max_chunk_size);
     accept->chunk_size = MIN(hello->chunk_size, options->max_chunk_size);
     if (hello->channels > RM_CHANNELS_MAX)
-        return rm_fail(error, RM_REASON_PROTOCOL, "%" G_GUINT64_FORMAT " channels; at most %d", hello->channels, RM_CHANNELS_MAX);
+        return rm_fail(error, RM_REASON_PROTOCOL, "%" G_GUINT64_FORMAT " channels; at most %d",
+                       hello->channels, RM_CHANNELS_MAX);
     return choose_transport(hello, accept, error);
 }
 
@@ -74,7 +78,8 @@ static gboolean check_traits(const RmHello *hello, const RmGuestInfo *info, GErr
     while (g_hash_table_iter_next(&iter, &key, &value)) {
         const char *ours = g_hash_table_lookup(info->traits, key);
         if (ours != NULL && strcmp(ours, value) != 0)
-            return rm_fail(error, RM_REASON_MISMATCH, "%s is `%s` at the source and `%s` here; start the waiting QEMU alike",
+            return rm_fail(error, RM_REASON_MISMATCH,
+                           "%s is `%s` at the source and `%s` here; start the waiting QEMU alike",
                            (const char *)key, (const char *)value, ours);
     }
     return TRUE;
@@ -84,15 +89,18 @@ static gboolean check_block(const RmHelloBlock *theirs, const RmBlock *ours, GEr
 {
     g_autofree char *backing = rm_backing_id(ours);
     if (strcmp(theirs->name, ours->name) != 0)
-        return rm_fail(error, RM_REASON_MISMATCH, "RAM block `%s` at the source stands where `%s` is here", theirs->name,
-                       ours->name);
+        return rm_fail(error, RM_REASON_MISMATCH, "RAM block `%s` at the source stands where `%s` is here",
+                       theirs->name, ours->name);
     if (theirs->size != ours->size)
         return rm_fail(error, RM_REASON_MISMATCH,
-                       "RAM block `%s` has %" G_GUINT64_FORMAT " bytes at the source and %" G_GUINT64_FORMAT " here", ours->name,
-                       theirs->size, ours->size);
+                       "RAM block `%s` has %" G_GUINT64_FORMAT " bytes at the source and %" G_GUINT64_FORMAT
+                       " here",
+                       ours->name, theirs->size, ours->size);
     if (strcmp(theirs->backing, backing) == 0)
-        return rm_fail(error, RM_REASON_SAME_MEMORY,
-                       "RAM block `%s` is the same file at both ends; give the waiting QEMU a mem-path of its own", ours->name);
+        return rm_fail(
+            error, RM_REASON_SAME_MEMORY,
+            "RAM block `%s` is the same file at both ends; give the waiting QEMU a mem-path of its own",
+            ours->name);
     return TRUE;
 }
 
@@ -110,8 +118,9 @@ static uint64_t free_bytes(const RmBlock *block)
 {
     struct statfs info;
     if (block->hugetlb) {
-        g_autofree char *path = g_strdup_printf("/sys/kernel/mm/hugepages/hugepages-%" G_GUINT64_FORMAT "kB/free_hugepages",
-                                                block->page_size / 1024);
+        g_autofree char *path =
+            g_strdup_printf("/sys/kernel/mm/hugepages/hugepages-%" G_GUINT64_FORMAT "kB/free_hugepages",
+                            block->page_size / 1024);
         uint64_t pages = read_number(path, NULL);
         return pages == UINT64_MAX ? pages : pages * block->page_size;
     }
@@ -138,8 +147,10 @@ static gboolean check_memory(const RmHello *hello, GPtrArray *blocks, GError **e
     g_autofree char *need = rm_format_size(hello->populated - have);
     g_autofree char *got = rm_format_size(available);
     const RmBlock *first = blocks->pdata[0];
-    return rm_fail(error, RM_REASON_MEMORY_SHORT, "the guest's RAM needs %s more here and %s is free; %s", need, got,
-                   first->hugetlb ? "reserve more in vm.nr_hugepages" : "free memory, or enlarge the tmpfs of its mem-path");
+    return rm_fail(error, RM_REASON_MEMORY_SHORT, "the guest's RAM needs %s more here and %s is free; %s",
+                   need, got,
+                   first->hugetlb ? "reserve more in vm.nr_hugepages"
+                                  : "free memory, or enlarge the tmpfs of its mem-path");
 }
 
 gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray *blocks, GError **error)
@@ -151,10 +162,10 @@ gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray
             return FALSE;
     }
     if (blocks->len != hello->blocks->len)
-        return rm_fail(error, RM_REASON_MISMATCH, "%u RAM blocks at the source and %u here; block `%s` has no partner",
-                       hello->blocks->len, blocks->len,
-                       hello->blocks->len > blocks->len
-                           ? ((RmHelloBlock *)hello->blocks->pdata[blocks->len])->name
-                           : ((RmBlock *)blocks->pdata[hello->blocks->len])->name);
+        return rm_fail(
+            error, RM_REASON_MISMATCH, "%u RAM blocks at the source and %u here; block `%s` has no partner",
+            hello->blocks->len, blocks->len,
+            hello->blocks->len > blocks->len ? ((RmHelloBlock *)hello->blocks->pdata[blocks->len])->name
+                                             : ((RmBlock *)blocks->pdata[hello->blocks->len])->name);
     return check_memory(hello, blocks, error);
 }

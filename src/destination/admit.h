@@ -9,10 +9,11 @@
 
 /* Fills protocol, chunk_size, channels and transport of `accept`. Reasons version-mismatch, chunk-size,
  * transport-unavailable. */
-gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept, GError **error);
+gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept,
+                        GError **error);
 
-/* Compares machine, CPU and RAM blocks with those of the waiting VMM, block by block in order, and looks for memory. Reasons
- * guest-mismatch, same-memory, memory-short: each names the thing and both values. */
+/* Compares machine, CPU and RAM blocks with those of the waiting VMM, block by block in order, and looks for
+ * memory. Reasons guest-mismatch, same-memory, memory-short: each names the thing and both values. */
 gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray *blocks, GError **error);
 
 /* A fresh token, and its hexadecimal form (caller frees). */

@@ -93,9 +93,11 @@ RmFate rm_daemon_query(RmDaemon *daemon, const char *session)
 
 /* ---- connections ---- */
 
-/* Every token is compared, and each in constant time, so that the answer's delay tells a stranger nothing. The lock is held
- * while the transport takes the connection over, so that the session can't free it meanwhile. */
-static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const RmTcpPreamble *preamble, GError **error)
+/* Every token is compared, and each in constant time, so that the answer's delay tells a stranger nothing.
+ * The lock is held while the transport takes the connection over, so that the session can't free it
+ * meanwhile. */
+static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const RmTcpPreamble *preamble,
+                          GError **error)
 {
     GHashTableIter iter;
     gpointer value;
@@ -107,9 +109,9 @@ static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const
         if (rm_tcp_token_equal(session->token, preamble->token) && session->rx != NULL)
             found = session;
     }
-    gboolean ok = found != NULL
-                      ? found->rx->ops->adopt(found->rx, connection, preamble->channel, error)
-                      : rm_fail(error, RM_REASON_TOKEN, "a data channel without a valid token was turned away");
+    gboolean ok = found != NULL ? found->rx->ops->adopt(found->rx, connection, preamble->channel, error)
+                                : rm_fail(error, RM_REASON_TOKEN,
+                                          "a data channel without a valid token was turned away");
     g_mutex_unlock(&daemon->lock);
     return ok;
 }
@@ -127,7 +129,8 @@ static void take_data(RmDaemon *daemon, GSocketConnection *connection, const cha
 static char *peer_name(GSocketConnection *connection)
 {
     g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
-    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address)) : g_strdup("a peer");
+    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address))
+                           : g_strdup("a peer");
 }
 
 static gboolean on_connection(GThreadedSocketService *service, GSocketConnection *connection, GObject *source,
@@ -153,26 +156,30 @@ static gboolean on_connection(GThreadedSocketService *service, GSocketConnection
 
 /* ---- listening ---- */
 
-static gboolean add_address(GSocketService *service, GInetAddress *inet, uint16_t port, uint16_t *ret_port, GError **error)
+static gboolean add_address(GSocketService *service, GInetAddress *inet, uint16_t port, uint16_t *ret_port,
+                            GError **error)
 {
     g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, port);
     g_autoptr(GSocketAddress) bound = NULL;
     g_autoptr(GError) problem = NULL;
-    if (!g_socket_listener_add_address(G_SOCKET_LISTENER(service), address, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
-                                       NULL, &bound, &problem)) {
+    if (!g_socket_listener_add_address(G_SOCKET_LISTENER(service), address, G_SOCKET_TYPE_STREAM,
+                                       G_SOCKET_PROTOCOL_TCP, NULL, &bound, &problem)) {
         g_autofree char *text = g_inet_address_to_string(inet);
-        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s port %u: %s", text, port, problem->message);
+        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s port %u: %s", text, port,
+                       problem->message);
     }
     *ret_port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound));
     return TRUE;
 }
 
-static gboolean add_host(GSocketService *service, const char *host, uint16_t port, uint16_t *ret_port, GError **error)
+static gboolean add_host(GSocketService *service, const char *host, uint16_t port, uint16_t *ret_port,
+                         GError **error)
 {
     g_autoptr(GResolver) resolver = g_resolver_get_default();
     g_autoptr(GError) problem = NULL;
     GList *addresses = g_resolver_lookup_by_name(resolver, host, NULL, &problem);
-    gboolean ok = addresses != NULL || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host, problem->message);
+    gboolean ok =
+        addresses != NULL || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host, problem->message);
     for (GList *item = addresses; item != NULL && ok; item = item->next)
         ok = add_address(service, item->data, port, ret_port, error);
     g_resolver_free_addresses(addresses);

@@ -2,9 +2,9 @@
 /*
  * The destination daemon: one listening port, a thread a connection, many sessions.
  *
- * A connection that begins with '{' is a control connection and lives as long as its session (receive.c), or answers a
- * query; one that begins with 'R' is a data channel, which proves a session's token and is handed to its transport. One
- * that says nothing for ten seconds is closed.
+ * A connection that begins with '{' is a control connection and lives as long as its session (receive.c), or
+ * answers a query; one that begins with 'R' is a data channel, which proves a session's token and is handed
+ * to its transport. One that says nothing for ten seconds is closed.
  */
 #pragma once
 

@@ -2,9 +2,9 @@
 /*
  * What became of each session: the one place that decides between `commit` and an abort.
  *
- * A session is active until either commit() or abort() comes first; the other then fails, for good. The guest runs here only
- * after commit() has returned TRUE; a query answers "aborted" only after abort() has, so no source resumes a guest that
- * may yet run here. Thread-safe.
+ * A session is active until either commit() or abort() comes first; the other then fails, for good. The guest
+ * runs here only after commit() has returned TRUE; a query answers "aborted" only after abort() has, so no
+ * source resumes a guest that may yet run here. Thread-safe.
  */
 #pragma once
 

@@ -37,11 +37,12 @@ static gboolean agree(const char *ours, const char *theirs, int weight, int *sco
     return TRUE;
 }
 
-/* Opens the QEMU at `path` if it waits for this guest. Returns the score, or NOT_THIS or BUSY with the reason in `why`. */
+/* Opens the QEMU at `path` if it waits for this guest. Returns the score, or NOT_THIS or BUSY with the reason
+ * in `why`. */
 #define NOT_THIS (-1)
 #define BUSY (-2)
-static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
-                    char **why)
+static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GCancellable *cancel,
+                    RmFound *ret_found, char **why)
 {
     RmFound found = {0};
     g_autoptr(GError) error = NULL;
@@ -57,7 +58,8 @@ static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GC
         !found.guest->ops->describe(found.guest, &found.info, &error)) {
         *why = g_strdup_printf("%s: %s", path, error->message);
     } else if (run != RM_GUEST_WAITING) {
-        *why = g_strdup_printf("%s: this QEMU does not wait for a guest; start it with -incoming defer", path);
+        *why =
+            g_strdup_printf("%s: this QEMU does not wait for a guest; start it with -incoming defer", path);
     } else if (!agree(found.info->uuid, hello->guest_uuid, 2, &score) ||
                !agree(found.info->name, hello->guest_name, 1, &score)) {
         *why = g_strdup_printf("%s: waits for guest `%s` %s", path, found.info->name, found.info->uuid);
@@ -112,7 +114,8 @@ static char *read_path(int fd, GCancellable *cancel, GError **error)
         if (g_cancellable_set_error_if_cancelled(cancel, error))
             return NULL;
         if (g_get_monotonic_time() > deadline) {
-            rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec printed no QMP path within %d s", EXEC_WAIT_MS / 1000);
+            rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec printed no QMP path within %d s",
+                    EXEC_WAIT_MS / 1000);
             return NULL;
         }
         if (poll(&event, 1, 100) <= 0)
@@ -129,7 +132,8 @@ static char *read_path(int fd, GCancellable *cancel, GError **error)
     return NULL;
 }
 
-static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found, GError **error)
+static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
+                      GError **error)
 {
     char *argv[] = {"/bin/sh", "-c", daemon->options->exec, NULL};
     g_auto(GStrv) environment = g_get_environ();
@@ -139,8 +143,8 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
     environment = g_environ_setenv(environment, "RDMAMIG_SESSION", hello->session, TRUE);
     environment = g_environ_setenv(environment, "RDMAMIG_GUEST", hello->guest_name, TRUE);
     environment = g_environ_setenv(environment, "RDMAMIG_UUID", hello->guest_uuid, TRUE);
-    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL, &output,
-                                  NULL, &problem))
+    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL,
+                                  &output, NULL, &problem))
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec: %s", problem->message);
     g_child_watch_add(pid, reap, NULL);
     g_autofree char *path = read_path(output, cancel, error);
@@ -151,17 +155,18 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
     for (int i = 0; i < 50 && !g_file_test(path, G_FILE_TEST_EXISTS); i++)
         g_usleep(100000);
     if (try_path(daemon, path, hello, cancel, ret_found, &why) < 0)
-        return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s", why);
+        return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s",
+                       why);
     ret_found->started = TRUE;
     return TRUE;
 }
 
 /* ---- the search ---- */
 
-/* One look at all sockets. FALSE with `error` only if several fit equally well; *ret_found is empty if none does, *ret_busy
- * says whether one could not be looked at. */
-static gboolean look(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found, gboolean *ret_busy,
-                     GString *reasons, GError **error)
+/* One look at all sockets. FALSE with `error` only if several fit equally well; *ret_found is empty if none
+ * does, *ret_busy says whether one could not be looked at. */
+static gboolean look(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
+                     gboolean *ret_busy, GString *reasons, GError **error)
 {
     g_autoptr(GPtrArray) candidates = list_candidates(daemon->options);
     RmFound best = {0};
@@ -189,15 +194,17 @@ static gboolean look(RmDaemon *daemon, const RmHello *hello, GCancellable *cance
     if (ambiguous) {
         rm_found_clear(daemon, &best);
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND,
-                       "several QEMUs could take guest `%s`; give each -name or -uuid, as at the source", hello->guest_name);
+                       "several QEMUs could take guest `%s`; give each -name or -uuid, as at the source",
+                       hello->guest_name);
     }
     *ret_found = best;
     return TRUE;
 }
 
-/* A socket in use may be free in a moment: an attempt that failed may be repeated at once, while its session still ends
- * here; and another session's look claims each socket for a moment. */
-gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found, GError **error)
+/* A socket in use may be free in a moment: an attempt that failed may be repeated at once, while its session
+ * still ends here; and another session's look claims each socket for a moment. */
+gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
+                       GError **error)
 {
     g_autoptr(GString) reasons = g_string_new(NULL);
     int64_t deadline = g_get_monotonic_time() + BUSY_WAIT_MS * 1000;
@@ -218,5 +225,6 @@ gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *can
         return start(daemon, hello, cancel, ret_found, error);
     if (reasons->len == 0)
         g_string_append(reasons, "no QMP socket was found");
-    return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "no QEMU here waits for guest `%s`: %s", hello->guest_name, reasons->str);
+    return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "no QEMU here waits for guest `%s`: %s",
+                   hello->guest_name, reasons->str);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* rdmamigd: the destination daemon. The main loop takes signals and connections; sessions have their own threads. */
+/* rdmamigd: the destination daemon. The main loop takes signals and connections; sessions have their own
+ * threads. */
 #include "common/log.h"
 #include "destination/daemon.h"
 #include "destination/options.h"
@@ -44,7 +45,8 @@ static int run(const RmListenOptions *options)
     GThread *stopper = g_thread_new("stop", stop_main, both);
     g_main_loop_run(loop);
     g_thread_join(stopper);
-    return 0; /* threads of the service may still close connections: the daemon's memory goes with the process */
+    return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
+               */
 }
 
 int main(int argc, char **argv)

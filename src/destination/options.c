@@ -5,11 +5,10 @@
 #include "common/reason.h"
 #include "common/size.h"
 #include "config.h"
+#include "control/message.h"
 #include "memory/chunk.h"
 
 #include <gio/gio.h>
-
-#define DEFAULT_PORT 24780
 
 typedef struct {
     gboolean listen;
@@ -37,7 +36,8 @@ static gboolean take_verbose(const char *name, const char *value, gpointer data,
 static gboolean is_loopback(const char *host)
 {
     g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
-    return host == NULL || g_str_equal(host, "localhost") || (address != NULL && g_inet_address_get_is_loopback(address));
+    return host == NULL || g_str_equal(host, "localhost") ||
+           (address != NULL && g_inet_address_get_is_loopback(address));
 }
 
 static gboolean parse_chunk(const char *name, const char *text, uint64_t *value, GError **error)
@@ -56,7 +56,8 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
 {
     if (!texts->listen)
         return rm_fail(error, RM_REASON_USAGE, "nothing to do; give --listen");
-    if (texts->address != NULL && !rm_parse_address(texts->address, DEFAULT_PORT, &options->host, &options->port, error)) {
+    if (texts->address != NULL &&
+        !rm_parse_address(texts->address, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--listen: ");
         return FALSE;
     }
@@ -76,9 +77,10 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
         local = local && g_inet_address_get_is_loopback(parsed);
     }
     if (!local && !options->insecure)
-        return rm_fail(error, RM_REASON_USAGE,
-                       "listening beyond loopback would let anyone on the network send a guest here, in clear text; "
-                       "--insecure accepts that");
+        return rm_fail(
+            error, RM_REASON_USAGE,
+            "listening beyond loopback would let anyone on the network send a guest here, in clear text; "
+            "--insecure accepts that");
     return TRUE;
 }
 
@@ -103,18 +105,21 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
     const GOptionEntry entries[] = {
         {"listen", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_CALLBACK, take_listen,
          "accept guests (loopback, port 24780)", "[ADDR][:PORT]"},
-        {"qmp", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->qmp, "QMP socket of a QEMU that waits with -incoming defer",
-         "PATH"},
-        {"qmp-dir", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp_dir, "folder of such sockets; matched by name and UUID",
-         "DIR"},
-        {"exec", 0, 0, G_OPTION_ARG_STRING, &options->exec, "command that starts a waiting QEMU and prints its QMP path",
-         "COMMAND"},
+        {"qmp", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->qmp,
+         "QMP socket of a QEMU that waits with -incoming defer", "PATH"},
+        {"qmp-dir", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp_dir,
+         "folder of such sockets; matched by name and UUID", "DIR"},
+        {"exec", 0, 0, G_OPTION_ARG_STRING, &options->exec,
+         "command that starts a waiting QEMU and prints its QMP path", "COMMAND"},
         {"data-address", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->data_addresses,
          "address for the data channels (that of --listen)", "ADDR"},
         {"insecure", 0, 0, G_OPTION_ARG_NONE, &options->insecure, "listen beyond loopback without TLS", NULL},
-        {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)", "SIZE"},
-        {"max-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->max_chunk, "use at most this chunk size (1G)", "SIZE"},
-        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, take_verbose, "say more; twice: debug", NULL},
+        {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)",
+         "SIZE"},
+        {"max-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->max_chunk, "use at most this chunk size (1G)",
+         "SIZE"},
+        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, take_verbose, "say more; twice: debug",
+         NULL},
         {"quiet", 'q', 0, G_OPTION_ARG_NONE, &texts->quiet, "warnings and errors only", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {"help", 'h', 0, G_OPTION_ARG_NONE, &texts->help, "show this help (defaults in parentheses)", NULL},
@@ -142,11 +147,12 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
 {
     g_autoptr(RmListenOptions) options = g_new0(RmListenOptions, 1);
     Texts texts = {0};
-    options->port = DEFAULT_PORT;
+    options->port = RM_PORT;
     options->min_chunk_size = RM_CHUNK_MIN;
     options->max_chunk_size = RM_CHUNK_MAX;
     char **words = join_listen(argc, argv);
-    gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL && check(options, &texts, error);
+    gboolean ok =
+        parse(words, options, &texts, ret_text, error) && *ret_text == NULL && check(options, &texts, error);
     options->verbosity = texts.quiet ? -1 : texts.debug ? 2 : texts.verbose ? 1 : 0;
     g_strfreev(words);
     g_free(texts.address);

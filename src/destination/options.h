@@ -8,7 +8,7 @@
 typedef struct {
     char *host; /* NULL: loopback */
     uint16_t port;
-    char **qmp;     /* NULL-terminated; NULL if none */
+    char **qmp; /* NULL-terminated; NULL if none */
     char *qmp_dir;
     char *exec;
     char **data_addresses;
@@ -17,7 +17,8 @@ typedef struct {
     int verbosity;
 } RmListenOptions;
 
-/* Parses rdmamigd's command line. Reason usage. *ret_text is set instead of an error for --help and --version. */
+/* Parses rdmamigd's command line. Reason usage. *ret_text is set instead of an error for --help and
+ * --version. */
 RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text, GError **error);
 void rm_listen_options_free(RmListenOptions *options);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmListenOptions, rm_listen_options_free)

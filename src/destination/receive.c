@@ -16,9 +16,9 @@
 #include <sys/mman.h>
 
 #define HELLO_TIMEOUT_MS 10000
-#define GUEST_POLL_MS 500      /* how soon the death of the waiting QEMU is noticed */
+#define GUEST_POLL_MS 500 /* how soon the death of the waiting QEMU is noticed */
 #define CHANNELS_TIMEOUT_MS 10000
-#define POOL_THREADS_MAX 8     /* registration: population is bound by memory bandwidth */
+#define POOL_THREADS_MAX 8 /* registration: population is bound by memory bandwidth */
 
 typedef enum { PHASE_RECEIVING, PHASE_LOADED, PHASE_COMMITTED } Phase;
 
@@ -30,7 +30,7 @@ typedef struct {
     Phase phase;
     gboolean load_tried, ended, dry_run;
     RmFound found;
-    GPtrArray *blocks;  /* RmBlock*: the guest's */
+    GPtrArray *blocks; /* RmBlock*: the guest's */
     RmBlock *state;
     uint64_t state_length;
     uint64_t chunk_size;
@@ -40,8 +40,9 @@ typedef struct {
 
 /* ---- registration ---- */
 
+/* `request` is an object of its own, not a reference to the message: json-c's counts are not atomic. */
 typedef struct {
-    json_object *request;
+    json_object *request; /* only its id, for the reply */
     RmRegister *decoded;
 } Registration;
 
@@ -51,8 +52,8 @@ static gboolean register_all(Receive *receive, const RmRegister *request, json_o
         const RmRegisterChunk *chunk = request->chunks->pdata[i];
         uint32_t key = 0;
         if (!receive->rx->ops->register_chunk(receive->rx, (uint32_t)request->block, chunk->chunk,
-                                              (const RmExtent *)(const void *)chunk->extents->data, chunk->extents->len,
-                                              &key, error))
+                                              (const RmExtent *)(const void *)chunk->extents->data,
+                                              chunk->extents->len, &key, error))
             return FALSE;
         json_object_array_add(keys, json_object_new_uint64(key));
     }
@@ -82,11 +83,15 @@ static void registration_run(gpointer data, gpointer user_data)
 
 static gboolean on_register(Receive *receive, json_object *message, GError **error)
 {
+    uint64_t id;
+    if (!rm_json_uint(message, "id", &id, error))
+        return FALSE;
     RmRegister *decoded = rm_register_decode(message, receive->blocks, receive->chunk_size, error);
     if (decoded == NULL)
         return FALSE;
     Registration *registration = g_new(Registration, 1);
-    *registration = (Registration){json_object_get(message), decoded};
+    *registration = (Registration){json_object_new_object(), decoded};
+    rm_json_add_uint(registration->request, "id", id);
     g_thread_pool_push(receive->pool, registration, NULL);
     return TRUE;
 }
@@ -102,8 +107,8 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
     return TRUE;
 }
 
-/* The channels' writes of this round have landed before any zero range is applied, and the source begins no further round
- * before the answer: a page is either written or zeroed in a round, and the two never race. */
+/* The channels' writes of this round have landed before any zero range is applied, and the source begins no
+ * further round before the answer: a page is either written or zeroed in a round, and the two never race. */
 static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
 {
     g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, receive->blocks, error);
@@ -155,11 +160,13 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     if (!rm_json_uint(message, "length", &length, error))
         return FALSE;
     if (receive->state != NULL || length == 0 || length > RM_STATE_MAX)
-        return rm_fail(error, RM_REASON_PROTOCOL, "impossible announcement of %" G_GUINT64_FORMAT " bytes of state", length);
+        return rm_fail(error, RM_REASON_PROTOCOL,
+                       "impossible announcement of %" G_GUINT64_FORMAT " bytes of state", length);
     uint64_t size = (length + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1);
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
-        return rm_fail(error, RM_REASON_MEMORY_SHORT, "no memory for %" G_GUINT64_FORMAT " bytes of device state", length);
+        return rm_fail(error, RM_REASON_MEMORY_SHORT,
+                       "no memory for %" G_GUINT64_FORMAT " bytes of device state", length);
     receive->state = rm_block_new("device-state", size);
     receive->state->map = map;
     receive->state_length = length;
@@ -187,10 +194,12 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
     end_writers(receive);
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
-    if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length, error))
+    if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
+                                         error))
         return FALSE;
     receive->phase = PHASE_LOADED;
-    g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id, receive->state_length);
+    g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
+              receive->state_length);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
 }
 
@@ -205,8 +214,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return rm_fail(error, RM_REASON_CANCELLED, "the session was aborted before its commit arrived");
     receive->phase = PHASE_COMMITTED;
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
-        g_critical("session %s: the guest is here and does not run: %s; next: send `cont` to %s", receive->entry.id,
-                   (*error)->message, receive->found.path);
+        g_critical("session %s: the guest is here and does not run: %s; next: send `cont` to %s",
+                   receive->entry.id, (*error)->message, receive->found.path);
         return FALSE;
     }
     g_message("session %s: guest %s is here and %s", receive->entry.id, receive->found.info->name,
@@ -229,9 +238,9 @@ static const struct {
     Phase phase; /* the only phase in which it may come */
     gboolean (*run)(Receive *receive, json_object *message, GError **error);
 } requests[] = {
-    {RM_MSG_REGISTER, PHASE_RECEIVING, on_register},   {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end},
-    {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},       {RM_MSG_STATE, PHASE_RECEIVING, on_state},
-    {RM_MSG_LOAD, PHASE_RECEIVING, on_load},           {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
+    {RM_MSG_REGISTER, PHASE_RECEIVING, on_register}, {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end},
+    {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},     {RM_MSG_STATE, PHASE_RECEIVING, on_state},
+    {RM_MSG_LOAD, PHASE_RECEIVING, on_load},         {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
 };
 
 static gboolean dispatch(Receive *receive, json_object *message, GError **error)
@@ -288,7 +297,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!rm_admit_token(receive->entry.token, error) || !rm_daemon_add(receive->daemon, &receive->entry, error))
+    if (!rm_admit_token(receive->entry.token, error) ||
+        !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
     if (!hello->dry_run && !rm_fates_begin(receive->daemon->fates, hello->session))
@@ -305,9 +315,10 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     accept->token = rm_admit_format_token(receive->entry.token);
     if (!hello->dry_run && !start_transport(receive, accept, error))
         return FALSE;
-    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
-              hello->session, hello->guest_name, peer, receive->found.path, accept->transport, accept->channels,
-              accept->chunk_size >> 20, hello->dry_run ? ", checks only" : "");
+    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
+              " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+              hello->session, hello->guest_name, peer, receive->found.path, accept->transport,
+              accept->channels, accept->chunk_size >> 20, hello->dry_run ? ", checks only" : "");
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
 
@@ -324,7 +335,12 @@ static gboolean next_request(Receive *receive, json_object **ret_message, GError
             return FALSE;
         if (g_cancellable_is_cancelled(receive->entry.cancel))
             return rm_fail(error, RM_REASON_CANCELLED, "the destination ended the session");
-        if (receive->phase == PHASE_RECEIVING && !receive->found.guest->ops->poll(receive->found.guest, error)) {
+        if (rm_error_reason(problem) != RM_REASON_PEER_TIMEOUT) {
+            g_propagate_error(error, g_steal_pointer(&problem));
+            return FALSE;
+        }
+        if (receive->phase == PHASE_RECEIVING &&
+            !receive->found.guest->ops->poll(receive->found.guest, error)) {
             g_prefix_error(error, "the waiting QEMU: ");
             return FALSE;
         }
@@ -352,12 +368,13 @@ static void serve_requests(Receive *receive)
     }
     if (problem == NULL || receive->phase == PHASE_COMMITTED)
         return;
-    g_warning("session %s ended without the guest: %s: %s", receive->entry.id, rm_reason_name(rm_error_reason(problem)),
-              problem->message);
+    g_warning("session %s ended without the guest: %s: %s", receive->entry.id,
+              rm_reason_name(rm_error_reason(problem)), problem->message);
     tell_source(receive, problem);
 }
 
-/* Nothing but commit makes the guest ours; without it a QEMU that was loaded, or that we started, is ended. */
+/* Nothing but commit makes the guest ours; without it a QEMU that was loaded, or that we started, is ended.
+ */
 static void end_guest(Receive *receive)
 {
     g_autoptr(GError) error = NULL;
@@ -368,7 +385,8 @@ static void end_guest(Receive *receive)
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))
         g_warning("%s: %s", receive->found.path, error->message);
     else if (burnt)
-        g_warning("%s: this QEMU has been ended, because one whose load was tried can't be asked again; start a new one",
+        g_warning("%s: this QEMU has been ended, because one whose load was tried can't be asked again; "
+                  "start a new one",
                   receive->found.path);
 }
 

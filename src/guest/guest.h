@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A guest, as the session sees it: where its RAM is, whether it can be moved, how to stop it, save it, load it and let it
- * run. Providers: qemu (a QMP socket); fake (tests).
+ * A guest, as the session sees it: where its RAM is, whether it can be moved, how to stop it, save it, load
+ * it and let it run. Providers: qemu (a QMP socket); fake (tests).
  *
- * One thread, the session's, makes all calls. Each may block for as long as the VMM takes to answer, bounded by the
- * provider's time-out (a VMM that does not answer is an error, never a hang), and ends early if `cancellable` (given at
- * creation, may be NULL) is cancelled, save for the roll-back calls resume() and quit(), which must run to their end, and
- * run_state(), which tells afterwards where a guest is.
+ * One thread, the session's, makes all calls. Each may block for as long as the VMM takes to answer, bounded
+ * by the provider's time-out (a VMM that does not answer is an error, never a hang), and ends early if
+ * `cancellable` (given at creation, may be NULL) is cancelled, save for the roll-back calls resume() and
+ * quit(), which must run to their end, and run_state(), which tells afterwards where a guest is.
  */
 #pragma once
 
@@ -17,10 +17,10 @@
 typedef struct RmGuest RmGuest;
 
 typedef struct {
-    char *name;        /* "" if the VMM knows none */
-    char *uuid;        /* "" if none, or all zeroes */
-    pid_t pid;         /* of the VMM */
-    char *vmm;         /* for example "qemu 7.2.22" */
+    char *name;         /* "" if the VMM knows none */
+    char *uuid;         /* "" if none, or all zeroes */
+    pid_t pid;          /* of the VMM */
+    char *vmm;          /* for example "qemu 7.2.22" */
     GHashTable *traits; /* char* -> char*: what must be equal at both ends: "machine", "cpu", "vcpus", … */
 } RmGuestInfo;
 
@@ -47,36 +47,43 @@ typedef struct {
     gboolean (*describe)(RmGuest *guest, RmGuestInfo **ret_info, GError **error);
     gboolean (*run_state)(RmGuest *guest, RmGuestRun *ret_run, GError **error);
 
-    /* The RAM blocks that we move, opened and mapped, in a stable order; caller unrefs the array (it frees its blocks).
-     * `writable`: at the destination. Blocks that the VMM itself carries in its state (ROMs, video RAM) are left out.
-     * Reasons ram-not-shared, ram-memfd, ram-backing, …, naming the block and the fix. */
+    /* The RAM blocks that we move, opened and mapped, in a stable order; caller unrefs the array (it frees
+     * its blocks). `writable`: at the destination. Blocks that the VMM itself carries in its state (ROMs,
+     * video RAM) are left out. Reasons ram-not-shared, ram-memfd, ram-backing, …, naming the block and the
+     * fix. */
     gboolean (*blocks)(RmGuest *guest, gboolean writable, GPtrArray **ret_blocks, GError **error);
 
-    /* Source: every check that can refuse before a byte moves. Each failure names the device or block and the fix. */
-    gboolean (*preflight)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options, GError **error);
-    /* Source, after stop(): those checks again whose answer can change (other mappings, blocks, jobs, devices). */
+    /* Source: every check that can refuse before a byte moves. Each failure names the device or block and the
+     * fix. */
+    gboolean (*preflight)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
+                          GError **error);
+    /* Source, after stop(): those checks again whose answer can change (other mappings, blocks, jobs,
+     * devices). */
     gboolean (*recheck)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options, GError **error);
 
-    /* Source: waits until no direct I/O is in flight that was submitted before the call (design fact 1). The guest's
-     * console stands still for *ret_stall_us. A guest without block devices needs none: 0. */
+    /* Source: waits until no direct I/O is in flight that was submitted before the call (design fact 1). The
+     * guest's console stands still for *ret_stall_us. A guest without block devices needs none: 0. */
     gboolean (*fence)(RmGuest *guest, int64_t *ret_stall_us, GError **error);
 
-    /* Takes in the VMM's events without blocking. Fails with guest-reset, guest-shutdown, guest-panicked, guest-gone,
-     * guest-changed (hotplug) when one of these has happened since the last call. */
+    /* Takes in the VMM's events without blocking. Fails with guest-reset, guest-shutdown, guest-panicked,
+     * guest-gone, guest-changed (hotplug) when one of these has happened since the last call. */
     gboolean (*poll)(RmGuest *guest, GError **error);
 
-    gboolean (*stop)(RmGuest *guest, GError **error); /* vCPUs stopped, I/O drained; no-op on a paused guest */
+    gboolean (*stop)(RmGuest *guest,
+                     GError **error); /* vCPUs stopped, I/O drained; no-op on a paused guest */
 
-    /* Source, stopped: the device state without RAM. Sets a known vector of migration capabilities and parameters first
-     * and remembers what it found. On success the run state is RM_GUEST_SAVED. Reason state-save. */
+    /* Source, stopped: the device state without RAM. Sets a known vector of migration capabilities and
+     * parameters first and remembers what it found. On success the run state is RM_GUEST_SAVED. Reason
+     * state-save. */
     gboolean (*save)(RmGuest *guest, GByteArray **ret_state, GError **error);
 
-    /* Source: roll back from any point: cancels a save, lets the guest run again if `run`, takes its disks back, restores
-     * capabilities and parameters. Idempotent. Reason resume. */
+    /* Source: roll back from any point: cancels a save, lets the guest run again if `run`, takes its disks
+     * back, restores capabilities and parameters. Idempotent. Reason resume. */
     gboolean (*resume)(RmGuest *guest, gboolean run, GError **error);
 
-    /* Destination: loads the state into a waiting VMM; the guest stays paused, its disks untouched. Whether or not it
-     * succeeds, the VMM is used up for another attempt afterwards. Reason state-load with the VMM's words. */
+    /* Destination: loads the state into a waiting VMM; the guest stays paused, its disks untouched. Whether
+     * or not it succeeds, the VMM is used up for another attempt afterwards. Reason state-load with the VMM's
+     * words. */
     gboolean (*load)(RmGuest *guest, const uint8_t *state, gsize length, GError **error);
     /* Destination, loaded: takes the disks, runs, announces the guest on its networks. Reason resume. */
     gboolean (*activate)(RmGuest *guest, GError **error);
@@ -91,8 +98,8 @@ struct RmGuest {
     const RmGuestOps *ops;
 };
 
-/* Connects to QEMU's QMP socket at `path`. `timeout_ms` bounds each command. Reasons qmp-unreachable, qmp-busy (no greeting
- * within the time: another client holds the socket), qemu-version. */
+/* Connects to QEMU's QMP socket at `path`. `timeout_ms` bounds each command. Reasons qmp-unreachable,
+ * qmp-busy (no greeting within the time: another client holds the socket), qemu-version. */
 RmGuest *rm_guest_qemu_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error);
 
 static inline void rm_guest_free(RmGuest *guest)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * The digest of a chunk, for --verify: XXH3 (128 bits) over each page that is not all zeroes, preceded by its
- * page number within the block (little-endian u64). Holes and zero pages contribute nothing, so that both ends agree
- * whatever is populated, and no hole is touched.
+ * page number within the block (little-endian u64). Holes and zero pages contribute nothing, so that both
+ * ends agree whatever is populated, and no hole is touched.
  */
 #pragma once
 

@@ -3,10 +3,11 @@
 #include "common/reason.h"
 #include "source/session.h"
 
-/* What a switchover costs apart from its writes (scan, state saved and loaded, round trips): 20–50 ms for small guests,
- * docs/benchmarks.md. Only the estimate depends on it. */
+/* What a switchover costs apart from its writes (scan, state saved and loaded, round trips): 20–50 ms for
+ * small guests, docs/benchmarks.md. Only the estimate depends on it. */
 #define OVERHEAD_MS 40.0
-/* Rounds of a nearly idle guest take well under this; without a pause they would fence its disks in a loop. */
+/* Rounds of a nearly idle guest take well under this; without a pause they would fence its disks in a loop.
+ */
 #define MIN_ROUND_US 10000
 
 RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms)
@@ -15,7 +16,8 @@ RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms)
     double write_ms = bytes == 0 ? 0 : state->rate > 0 ? bytes * 1000 / state->rate : G_MAXDOUBLE / 2;
     double limit = (double)state->downtime_limit_ms;
     *ret_expected_ms = write_ms + state->overhead_ms;
-    /* A limit near or under the overhead still allows a tenth of it for writes: it can't be met, but it can be approached. */
+    /* A limit near or under the overhead still allows a tenth of it for writes: it can't be met, but it can
+     * be approached. */
     if (write_ms <= MAX(limit - state->overhead_ms, limit / 10))
         return RM_NEXT_SWITCHOVER;
     if ((state->max_rounds > 0 && state->rounds >= state->max_rounds) ||
@@ -42,14 +44,16 @@ static gboolean decide(RmSession *session, int64_t begin_us, RmNext *ret_next, G
         return FALSE;
     *ret_next = rm_converge_decide(&state, &expected_ms);
     session->metrics.expected_downtime_us = expected_ms < 1e12 ? (int64_t)(expected_ms * 1000) : -1;
-    g_debug("round %u: %" G_GUINT64_FORMAT " bytes dirty, %" G_GUINT64_FORMAT " suspect, expected downtime %.0f ms",
+    g_debug("round %u: %" G_GUINT64_FORMAT " bytes dirty, %" G_GUINT64_FORMAT
+            " suspect, expected downtime %.0f ms",
             session->round, state.dirty_bytes, state.suspect_bytes, expected_ms);
     if (*ret_next != RM_NEXT_GIVE_UP)
         return TRUE;
-    return rm_fail(error, RM_REASON_NOT_CONVERGED,
-                   "the guest writes faster than RAM is sent: after %u rounds and %.1f s a pause of %.0f ms would be "
-                   "needed; allow more with --downtime-limit, or move it stopped with --on-timeout suspend",
-                   session->round, (double)state.elapsed_ms / 1000, MIN(expected_ms, 1e9));
+    return rm_fail(
+        error, RM_REASON_NOT_CONVERGED,
+        "the guest writes faster than RAM is sent: after %u rounds and %.1f s a pause of %.0f ms would be "
+        "needed; allow more with --downtime-limit, or move it stopped with --on-timeout suspend",
+        session->round, (double)state.elapsed_ms / 1000, MIN(expected_ms, 1e9));
 }
 
 gboolean rm_converge_precopy(RmSession *session, GError **error)

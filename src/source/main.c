@@ -2,8 +2,8 @@
 /*
  * rdmamig: the source daemon and its verbs.
  *
- * Threads of `send`: this one runs the main loop (signals, the status socket, the progress timer); the session runs in its
- * own (source/session.h).
+ * Threads of `send`: this one runs the main loop (signals, the status socket, the progress timer); the
+ * session runs in its own (source/session.h).
  */
 #include "common/autoptr.h"
 #include "common/log.h"

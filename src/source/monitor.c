@@ -28,7 +28,8 @@ static char *run_dir(void)
     const char *dir = g_getenv("RDMAMIG_RUN_DIR");
     if (dir != NULL && *dir != '\0')
         return g_strdup(dir);
-    return geteuid() == 0 ? g_strdup("/run/rdmamig") : g_build_filename(g_get_user_runtime_dir(), "rdmamig", NULL);
+    return geteuid() == 0 ? g_strdup("/run/rdmamig")
+                          : g_build_filename(g_get_user_runtime_dir(), "rdmamig", NULL);
 }
 
 /* A line of at most REQUEST_MAX bytes, parsed. */
@@ -50,13 +51,15 @@ static json_object *read_object(GSocketConnection *connection, GError **error)
 
 static gboolean write_object(GSocketConnection *connection, json_object *object, GError **error)
 {
-    g_autofree char *text = g_strconcat(json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN), "\n", NULL);
-    return g_output_stream_write_all(g_io_stream_get_output_stream(G_IO_STREAM(connection)), text, strlen(text), NULL,
-                                     NULL, error);
+    g_autofree char *text =
+        g_strconcat(json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN), "\n", NULL);
+    return g_output_stream_write_all(g_io_stream_get_output_stream(G_IO_STREAM(connection)), text,
+                                     strlen(text), NULL, NULL, error);
 }
 
 /* Runs in a thread of the service, so that a client that says nothing holds nobody up. */
-static gboolean serve(GThreadedSocketService *service, GSocketConnection *connection, GObject *source, gpointer data)
+static gboolean serve(GThreadedSocketService *service, GSocketConnection *connection, GObject *source,
+                      gpointer data)
 {
     RmMonitor *monitor = data;
     g_autoptr(GError) error = NULL;

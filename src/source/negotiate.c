@@ -30,8 +30,8 @@ static RmControl *connect_control(const RmSendOptions *options, GCancellable *ca
             g_propagate_error(error, g_steal_pointer(&problem));
         else
             rm_fail(error, RM_REASON_PEER_UNREACHABLE,
-                    "cannot reach %s port %u: %s; is `rdmamigd --listen` running there, and the port open?", options->host,
-                    options->port, problem->message);
+                    "cannot reach %s port %u: %s; is `rdmamigd --listen` running there, and the port open?",
+                    options->host, options->port, problem->message);
         return NULL;
     }
     g_socket_set_timeout(g_socket_connection_get_socket(connection), 0);
@@ -75,7 +75,8 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
     }
     for (guint i = 0; rm_transports[i] != NULL; i++) {
         g_autofree char *why = NULL;
-        if (strcmp(options->transport, "auto") != 0 && strcmp(options->transport, rm_transports[i]->name) != 0)
+        if (strcmp(options->transport, "auto") != 0 &&
+            strcmp(options->transport, rm_transports[i]->name) != 0)
             continue;
         if (rm_transports[i]->available(&why))
             g_ptr_array_add(hello->transports, g_strdup(rm_transports[i]->name));
@@ -84,7 +85,8 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
     }
     if (hello->transports->len == 0)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
-                       "transport %s is not available on this host; --transport tcp works everywhere", options->transport);
+                       "transport %s is not available on this host; --transport tcp works everywhere",
+                       options->transport);
     return TRUE;
 }
 
@@ -92,15 +94,18 @@ static gboolean check_accept(RmSession *session, const RmHello *hello, GError **
 {
     const RmAccept *accept = session->accept;
     if (accept->protocol < RM_PROTOCOL_MIN || accept->protocol > RM_PROTOCOL)
-        return rm_fail(error, RM_REASON_VERSION, "the destination chose protocol %" G_GUINT64_FORMAT ", this end speaks %d to %d",
+        return rm_fail(error, RM_REASON_VERSION,
+                       "the destination chose protocol %" G_GUINT64_FORMAT ", this end speaks %d to %d",
                        accept->protocol, RM_PROTOCOL_MIN, RM_PROTOCOL);
     if (!rm_chunk_size_valid(accept->chunk_size) || accept->chunk_size > hello->chunk_size)
-        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose the chunk size %" G_GUINT64_FORMAT, accept->chunk_size);
+        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose the chunk size %" G_GUINT64_FORMAT,
+                       accept->chunk_size);
     if (accept->channels == 0 || accept->channels > RM_CHANNELS_MAX)
-        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose %" G_GUINT64_FORMAT " channels", accept->channels);
+        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose %" G_GUINT64_FORMAT " channels",
+                       accept->channels);
     if (!g_ptr_array_find_with_equal_func(hello->transports, accept->transport, g_str_equal, NULL))
-        return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose the transport `%s`, which was not offered",
-                       accept->transport);
+        return rm_fail(error, RM_REASON_PROTOCOL,
+                       "the destination chose the transport `%s`, which was not offered", accept->transport);
     session->transport = rm_transport_find(accept->transport);
     return TRUE;
 }
@@ -110,13 +115,15 @@ gboolean rm_negotiate(RmSession *session, GError **error)
     g_autoptr(RmHello) hello = rm_hello_new();
     rm_autojson reply = NULL;
     if (!fill_hello(session, hello, error) ||
-        !rm_control_request(session->control, rm_hello_encode(hello), HELLO_TIMEOUT_MS, session->cancel, &reply, error))
+        !rm_control_request(session->control, rm_hello_encode(hello), HELLO_TIMEOUT_MS, session->cancel,
+                            &reply, error))
         return FALSE;
     session->accept = rm_accept_decode(reply, error);
     if (session->accept == NULL || !check_accept(session, hello, error))
         return FALSE;
     if (session->accept->chunk_size != session->options->chunk_size)
-        g_message("chunk size %" G_GUINT64_FORMAT " MiB: the destination's maximum", session->accept->chunk_size >> 20);
+        g_message("chunk size %" G_GUINT64_FORMAT " MiB: the destination's maximum",
+                  session->accept->chunk_size >> 20);
     return TRUE;
 }
 
@@ -173,7 +180,8 @@ gboolean rm_negotiate_query(RmSession *session, RmFate *ret_fate, GError **error
         !rm_json_string(reply, "boot", &boot, error))
         return FALSE;
     rm_control_expect_end(control);
-    /* Another instance of the daemon knows nothing of what the one before it did: its "aborted" would be worth nothing. */
+    /* Another instance of the daemon knows nothing of what the one before it did: its "aborted" would be
+     * worth nothing. */
     *ret_fate = RM_FATE_UNKNOWN;
     if (strcmp(boot, session->accept->boot) == 0 && strcmp(fate, rm_fate_name(RM_FATE_COMMITTED)) == 0)
         *ret_fate = RM_FATE_COMMITTED;

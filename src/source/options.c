@@ -4,6 +4,7 @@
 
 #include "common/reason.h"
 #include "common/size.h"
+#include "control/message.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
 
@@ -11,7 +12,8 @@
 
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
-    char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout, *max_stall;
+    char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
+        *max_stall;
     gboolean verbose, debug, quiet;
 } Texts;
 
@@ -32,7 +34,8 @@ static gboolean check_numbers(RmSendOptions *options, const Texts *texts, GError
         return FALSE;
     }
     if (!rm_chunk_size_valid(options->chunk_size))
-        return rm_fail(error, RM_REASON_USAGE, "--chunk-size: %s is not a power of two from 1M to 1G", texts->chunk_size);
+        return rm_fail(error, RM_REASON_USAGE, "--chunk-size: %s is not a power of two from 1M to 1G",
+                       texts->chunk_size);
     if (texts->channels != NULL && !rm_parse_uint(texts->channels, 1, RM_CHANNELS_MAX, &channels, error)) {
         g_prefix_error(error, "--channels: ");
         return FALSE;
@@ -44,9 +47,11 @@ static gboolean check_numbers(RmSendOptions *options, const Texts *texts, GError
             return FALSE;
         }
         if (options->max_bandwidth < 64 * 1024)
-            return rm_fail(error, RM_REASON_USAGE, "--max-bandwidth: %s is below 64K bytes a second", texts->max_bandwidth);
+            return rm_fail(error, RM_REASON_USAGE, "--max-bandwidth: %s is below 64K bytes a second",
+                           texts->max_bandwidth);
     }
-    if (texts->max_rounds != NULL && !rm_parse_uint(texts->max_rounds, 1, G_MAXUINT32, &options->max_rounds, error)) {
+    if (texts->max_rounds != NULL &&
+        !rm_parse_uint(texts->max_rounds, 1, G_MAXUINT32, &options->max_rounds, error)) {
         g_prefix_error(error, "--max-rounds: ");
         return FALSE;
     }
@@ -64,17 +69,20 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
         {"--max-stall", texts->max_stall, 1, &options->max_stall_ms},
     };
     for (guint i = 0; i < G_N_ELEMENTS(times); i++) {
-        if (times[i].text != NULL && !rm_parse_duration(times[i].text, times[i].unit_ms, times[i].value, error)) {
+        if (times[i].text != NULL &&
+            !rm_parse_duration(times[i].text, times[i].unit_ms, times[i].value, error)) {
             g_prefix_error(error, "%s: ", times[i].name);
             return FALSE;
         }
     }
     if (texts->on_timeout != NULL) {
         if (strcmp(texts->on_timeout, "suspend") != 0 && strcmp(texts->on_timeout, "cancel") != 0)
-            return rm_fail(error, RM_REASON_USAGE, "--on-timeout: `%s` is neither suspend nor cancel", texts->on_timeout);
+            return rm_fail(error, RM_REASON_USAGE, "--on-timeout: `%s` is neither suspend nor cancel",
+                           texts->on_timeout);
         options->on_timeout_suspend = strcmp(texts->on_timeout, "suspend") == 0;
         if (options->max_rounds == 0 && options->timeout_ms == 0)
-            return rm_fail(error, RM_REASON_USAGE, "--on-timeout needs --timeout or --max-rounds to set the limit");
+            return rm_fail(error, RM_REASON_USAGE,
+                           "--on-timeout needs --timeout or --max-rounds to set the limit");
     }
     return TRUE;
 }
@@ -85,7 +93,7 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
         return rm_fail(error, RM_REASON_USAGE, "which guest? give its QMP socket with --qmp PATH");
     if (texts->to == NULL)
         return rm_fail(error, RM_REASON_USAGE, "where to? give the destination with --to HOST[:PORT]");
-    if (!rm_parse_address(texts->to, RM_DEFAULT_PORT, &options->host, &options->port, error)) {
+    if (!rm_parse_address(texts->to, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--to: ");
         return FALSE;
     }
@@ -95,7 +103,8 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
         options->transport = g_strdup("auto");
     if (strcmp(options->transport, "auto") != 0 && strcmp(options->transport, "rdma") != 0 &&
         rm_transport_find(options->transport) == NULL)
-        return rm_fail(error, RM_REASON_USAGE, "--transport: `%s` is none of auto, rdma, tcp", options->transport);
+        return rm_fail(error, RM_REASON_USAGE, "--transport: `%s` is none of auto, rdma, tcp",
+                       options->transport);
     return check_numbers(options, texts, error) && check_times(options, texts, error);
 }
 
@@ -130,29 +139,39 @@ RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GEr
         {"qmp", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp, "QMP socket of the guest to move", "PATH"},
         {"to", 0, 0, G_OPTION_ARG_STRING, &texts.to, "where rdmamigd listens (port 24780)", "HOST[:PORT]"},
         {"chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts.chunk_size, "unit of registration (64M)", "SIZE"},
-        {"transport", 0, 0, G_OPTION_ARG_STRING, &options->transport, "how RAM travels (auto)", "auto|rdma|tcp"},
+        {"transport", 0, 0, G_OPTION_ARG_STRING, &options->transport, "how RAM travels (auto)",
+         "auto|rdma|tcp"},
         {"channels", 0, 0, G_OPTION_ARG_STRING, &texts.channels, "data channels (tcp 2, rdma 1)", "N"},
-        {"data-source", 0, 0, G_OPTION_ARG_STRING, &options->data_source, "local address of the data channels", "ADDR"},
-        {"max-bandwidth", 0, 0, G_OPTION_ARG_STRING, &texts.max_bandwidth, "cap, bytes/s or 10Gbit (none)", "RATE"},
-        {"downtime-limit", 0, 0, G_OPTION_ARG_STRING, &texts.downtime_limit, "aim for a pause under this (300 ms)", "MS"},
-        {"max-rounds", 0, 0, G_OPTION_ARG_STRING, &texts.max_rounds, "give up copying after N rounds (none)", "N"},
-        {"timeout", 0, 0, G_OPTION_ARG_STRING, &texts.timeout, "give up copying after this time (none)", "SECONDS"},
-        {"on-timeout", 0, 0, G_OPTION_ARG_STRING, &texts.on_timeout, "then move it stopped, or cancel (cancel)",
-         "suspend|cancel"},
-        {"max-stall", 0, 0, G_OPTION_ARG_STRING, &texts.max_stall, "longest wait for the guest's disks in a round (1000 ms)",
-         "MS"},
-        {"suspend", 0, 0, G_OPTION_ARG_NONE, &options->suspend, "leave the guest paused at the destination", NULL},
-        {"keep-source", 0, 0, G_OPTION_ARG_NONE, &options->keep_source, "leave the source QEMU paused instead of ending it",
+        {"data-source", 0, 0, G_OPTION_ARG_STRING, &options->data_source,
+         "local address of the data channels", "ADDR"},
+        {"max-bandwidth", 0, 0, G_OPTION_ARG_STRING, &texts.max_bandwidth, "cap, bytes/s or 10Gbit (none)",
+         "RATE"},
+        {"downtime-limit", 0, 0, G_OPTION_ARG_STRING, &texts.downtime_limit,
+         "aim for a pause under this (300 ms)", "MS"},
+        {"max-rounds", 0, 0, G_OPTION_ARG_STRING, &texts.max_rounds, "give up copying after N rounds (none)",
+         "N"},
+        {"timeout", 0, 0, G_OPTION_ARG_STRING, &texts.timeout, "give up copying after this time (none)",
+         "SECONDS"},
+        {"on-timeout", 0, 0, G_OPTION_ARG_STRING, &texts.on_timeout,
+         "then move it stopped, or cancel (cancel)", "suspend|cancel"},
+        {"max-stall", 0, 0, G_OPTION_ARG_STRING, &texts.max_stall,
+         "longest wait for the guest's disks in a round (1000 ms)", "MS"},
+        {"suspend", 0, 0, G_OPTION_ARG_NONE, &options->suspend, "leave the guest paused at the destination",
          NULL},
-        {"verify", 0, 0, G_OPTION_ARG_NONE, &options->verify, "compare digests of all RAM before the hand-over", NULL},
+        {"keep-source", 0, 0, G_OPTION_ARG_NONE, &options->keep_source,
+         "leave the source QEMU paused instead of ending it", NULL},
+        {"verify", 0, 0, G_OPTION_ARG_NONE, &options->verify,
+         "compare digests of all RAM before the hand-over", NULL},
         {"allow-nested", 0, 0, G_OPTION_ARG_NONE, &options->preflight.allow_nested,
          "move a guest that could run guests itself", NULL},
         {"allow-untracked-writers", 0, 0, G_OPTION_ARG_NONE, &options->preflight.allow_untracked_writers,
          "move a guest whose RAM others map", NULL},
         {"dry-run", 0, 0, G_OPTION_ARG_NONE, &options->dry_run, "make all checks and move nothing", NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &options->json, "one JSON object a line on standard output", NULL},
-        {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file", "FILE"},
-        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug", NULL},
+        {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file",
+         "FILE"},
+        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug",
+         NULL},
         {"quiet", 'q', 0, G_OPTION_ARG_NONE, &texts.quiet, "warnings and errors only", NULL},
         {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "show this help (defaults in parentheses)", NULL},
         {NULL}};

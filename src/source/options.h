@@ -13,8 +13,8 @@ typedef struct {
     unsigned channels;      /* 0: the transport's default */
     uint64_t max_bandwidth; /* bytes/s; 0: none */
     uint64_t downtime_limit_ms;
-    uint64_t max_rounds;  /* 0: none */
-    uint64_t timeout_ms;  /* 0: none */
+    uint64_t max_rounds; /* 0: none */
+    uint64_t timeout_ms; /* 0: none */
     gboolean on_timeout_suspend;
     uint64_t max_stall_ms;
     char *data_source;
@@ -24,11 +24,11 @@ typedef struct {
     RmPreflightOptions preflight;
 } RmSendOptions;
 
-#define RM_DEFAULT_PORT 24780
 #define RM_DEFAULT_DOWNTIME_MS 300
 #define RM_DEFAULT_STALL_MS 1000
 
-/* Parses the words after `send`. Reason usage. *ret_help is set instead of an error for --help (caller prints and frees). */
+/* Parses the words after `send`. Reason usage. *ret_help is set instead of an error for --help (caller prints
+ * and frees). */
 RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GError **error);
 void rm_send_options_free(RmSendOptions *options);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSendOptions, rm_send_options_free)

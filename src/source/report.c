@@ -112,7 +112,8 @@ static void add_ms(json_object *object, const char *key, int64_t us)
     rm_json_add(object, key, value);
 }
 
-/* Takes `object`. A reader that went away costs the output, not the guest: SIGPIPE is ignored and errors are dropped. */
+/* Takes `object`. A reader that went away costs the output, not the guest: SIGPIPE is ignored and errors are
+ * dropped. */
 static void print_json(json_object *object)
 {
     fputs(json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN), stdout);
@@ -130,7 +131,9 @@ static void add_progress(json_object *object, const RmProgress *progress, double
     rm_json_add_uint(object, "rate_bytes_s", (uint64_t)MAX(progress->rate, 0));
     rm_json_add_uint(object, "dirty_rate_bytes_s", (uint64_t)MAX(progress->dirty_rate, 0));
     rm_json_add(object, "expected_downtime_ms",
-                progress->expected_downtime_ms >= 0 ? json_object_new_double(floor(progress->expected_downtime_ms)) : NULL);
+                progress->expected_downtime_ms >= 0
+                    ? json_object_new_double(floor(progress->expected_downtime_ms))
+                    : NULL);
 }
 
 /* ---- what happens ---- */
@@ -168,10 +171,12 @@ void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats)
         print_json(event);
     } else if (reporter->output == RM_OUTPUT_LINES) {
         g_autofree char *sent = rm_format_size(stats->sent_bytes);
-        fprintf(stderr, "round %u%s: %" G_GUINT64_FORMAT " pages, %" G_GUINT64_FORMAT " zero, %s sent, scan %.1f ms, %s %.1f ms, send %.1f ms\n",
+        fprintf(stderr,
+                "round %u%s: %" G_GUINT64_FORMAT " pages, %" G_GUINT64_FORMAT
+                " zero, %s sent, scan %.1f ms, %s %.1f ms, send %.1f ms\n",
                 stats->round, stats->stopped ? " (stopped)" : "", stats->dirty_pages, stats->zero_pages, sent,
-                (double)stats->scan_us / 1000, stats->fenced ? "fence" : "no fence", (double)stats->fence_us / 1000,
-                (double)stats->send_us / 1000);
+                (double)stats->scan_us / 1000, stats->fenced ? "fence" : "no fence",
+                (double)stats->fence_us / 1000, (double)stats->send_us / 1000);
     }
     g_mutex_unlock(&reporter->lock);
 }
@@ -181,8 +186,8 @@ void rm_reporter_progress(RmReporter *reporter, const RmProgress *progress)
     g_mutex_lock(&reporter->lock);
     reporter->progress = *progress;
     reporter->have_progress = TRUE;
-    /* Done against done and remaining: a new round adds to what remains, so the share can fall; what is shown doesn't. It
-     * reaches 100 only with the guest stopped: before, another round may always follow. */
+    /* Done against done and remaining: a new round adds to what remains, so the share can fall; what is shown
+     * doesn't. It reaches 100 only with the guest stopped: before, another round may always follow. */
     double all = (double)(progress->done_bytes + progress->remaining_bytes);
     double percent = all > 0 ? 100.0 * (double)progress->done_bytes / all : 0;
     double most = reporter->state < RM_STATE_SWITCHOVER ? 99.0 : 100.0;
@@ -213,9 +218,11 @@ static char *progress_text(RmReporter *reporter)
                                     ? g_strdup_printf("%.0f ms", progress->expected_downtime_ms)
                                     : g_strdup("unknown");
     double net = progress->rate - progress->dirty_rate;
-    g_autofree char *eta = net > 0 ? g_strdup_printf("%.0f s", (double)progress->remaining_bytes / net) : g_strdup("unknown");
-    return g_strdup_printf("%s round %u %3.0f%% left %s rate %s/s dirty %s/s downtime %s ETA %s", rm_state_name(reporter->state),
-                           progress->round, floor(reporter->percent), remaining, rate, dirty, downtime, eta);
+    g_autofree char *eta =
+        net > 0 ? g_strdup_printf("%.0f s", (double)progress->remaining_bytes / net) : g_strdup("unknown");
+    return g_strdup_printf("%s round %u %3.0f%% left %s rate %s/s dirty %s/s downtime %s ETA %s",
+                           rm_state_name(reporter->state), progress->round, floor(reporter->percent),
+                           remaining, rate, dirty, downtime, eta);
 }
 
 void rm_reporter_tick(RmReporter *reporter)
@@ -232,11 +239,13 @@ void rm_reporter_tick(RmReporter *reporter)
         bar[BAR_WIDTH] = '\0';
         fprintf(stderr, "\r\033[K[%s] %s", bar, text);
         reporter->bar_drawn = TRUE;
-    } else if (active && reporter->output == RM_OUTPUT_LINES && now - reporter->last_print_us >= LINES_EVERY_US) {
+    } else if (active && reporter->output == RM_OUTPUT_LINES &&
+               now - reporter->last_print_us >= LINES_EVERY_US) {
         g_autofree char *text = progress_text(reporter);
         fprintf(stderr, "%s\n", text);
         reporter->last_print_us = now;
-    } else if (active && reporter->output == RM_OUTPUT_JSON && now - reporter->last_print_us >= JSON_EVERY_US) {
+    } else if (active && reporter->output == RM_OUTPUT_JSON &&
+               now - reporter->last_print_us >= JSON_EVERY_US) {
         json_object *event = event_new(reporter, "progress");
         rm_json_add_string(event, "state", rm_state_name(reporter->state));
         add_progress(event, &reporter->progress, reporter->percent);
@@ -268,20 +277,26 @@ static json_object *metrics_object(const RmMetrics *metrics)
         const char *key;
         int64_t us;
     } times[] = {
-        {"total_ms", metrics->total_us},           {"downtime_ms", metrics->downtime_us},
-        {"stop_ms", metrics->stop_us},             {"last_scan_ms", metrics->last_scan_us},
-        {"last_write_ms", metrics->last_write_us}, {"state_save_ms", metrics->save_us},
-        {"state_load_ms", metrics->load_us},       {"resume_ms", metrics->resume_us},
-        {"fence_stall_ms", metrics->fence_us},     {"fence_stall_max_ms", metrics->fence_max_us},
-        {"attach_ms", metrics->attach_us},         {"expected_downtime_ms", metrics->expected_downtime_us},
+        {"total_ms", metrics->total_us},
+        {"downtime_ms", metrics->downtime_us},
+        {"stop_ms", metrics->stop_us},
+        {"last_scan_ms", metrics->last_scan_us},
+        {"last_write_ms", metrics->last_write_us},
+        {"state_save_ms", metrics->save_us},
+        {"state_load_ms", metrics->load_us},
+        {"resume_ms", metrics->resume_us},
+        {"fence_stall_ms", metrics->fence_us},
+        {"fence_stall_max_ms", metrics->fence_max_us},
+        {"attach_ms", metrics->attach_us},
+        {"expected_downtime_ms", metrics->expected_downtime_us},
     };
     const struct {
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"sent_bytes", metrics->sent_bytes},   {"wire_bytes", metrics->wire_bytes},
-        {"zero_pages", metrics->zero_pages},   {"rounds", metrics->rounds},
-        {"state_bytes", metrics->state_bytes}, {"registrations", metrics->registrations},
+        {"sent_bytes", metrics->sent_bytes},           {"wire_bytes", metrics->wire_bytes},
+        {"zero_pages", metrics->zero_pages},           {"rounds", metrics->rounds},
+        {"state_bytes", metrics->state_bytes},         {"registrations", metrics->registrations},
         {"verified_chunks", metrics->verified_chunks},
     };
     for (guint i = 0; i < G_N_ELEMENTS(times); i++)
@@ -304,7 +319,8 @@ static json_object *result_object(RmReporter *reporter, const RmResult *result, 
     rm_json_add(event, "detail", result->detail != NULL ? json_object_new_string(result->detail) : NULL);
     rm_json_add(event, "where", result->where != NULL ? json_object_new_string(result->where) : NULL);
     rm_json_add(event, "next", result->next != NULL ? json_object_new_string(result->next) : NULL);
-    rm_json_add(event, "transport", result->transport != NULL ? json_object_new_string(result->transport) : NULL);
+    rm_json_add(event, "transport",
+                result->transport != NULL ? json_object_new_string(result->transport) : NULL);
     rm_json_add(event, "metrics", metrics_object(metrics));
     return event;
 }
@@ -313,12 +329,15 @@ static void print_summary(const RmResult *result, const RmMetrics *metrics)
 {
     g_autofree char *sent = rm_format_size(metrics->sent_bytes);
     double ms = 1e-3;
-    printf("moved over %s in %.0f ms, paused for %.0f ms\n", result->transport, (double)metrics->total_us * ms,
-           (double)metrics->downtime_us * ms);
-    printf("  pause: stop %.1f, last scan %.1f, last writes %.1f, state save %.1f, state load %.1f, resume %.1f ms\n",
-           (double)metrics->stop_us * ms, (double)metrics->last_scan_us * ms, (double)metrics->last_write_us * ms,
-           (double)metrics->save_us * ms, (double)metrics->load_us * ms, (double)metrics->resume_us * ms);
-    printf("  sent %s, %" G_GUINT64_FORMAT " zero pages, %" G_GUINT64_FORMAT " rounds; fences held the console %.1f ms "
+    printf("moved over %s in %.0f ms, paused for %.0f ms\n", result->transport,
+           (double)metrics->total_us * ms, (double)metrics->downtime_us * ms);
+    printf("  pause: stop %.1f, last scan %.1f, last writes %.1f, state save %.1f, state load %.1f, resume "
+           "%.1f ms\n",
+           (double)metrics->stop_us * ms, (double)metrics->last_scan_us * ms,
+           (double)metrics->last_write_us * ms, (double)metrics->save_us * ms, (double)metrics->load_us * ms,
+           (double)metrics->resume_us * ms);
+    printf("  sent %s, %" G_GUINT64_FORMAT " zero pages, %" G_GUINT64_FORMAT
+           " rounds; fences held the console %.1f ms "
            "(longest %.1f); %.2f CPU seconds\n",
            sent, metrics->zero_pages, metrics->rounds, (double)metrics->fence_us * ms,
            (double)metrics->fence_max_us * ms, metrics->cpu_s);
@@ -343,15 +362,16 @@ static void print_result(const RmResult *result, const RmMetrics *metrics, RmOut
     fflush(where);
 }
 
-gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics, const char *file,
-                            GError **error)
+gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
+                            const char *file, GError **error)
 {
     gboolean ok = TRUE;
     g_mutex_lock(&reporter->lock);
     json_object *event = result_object(reporter, result, metrics);
     if (file != NULL) {
         g_autoptr(GError) problem = NULL;
-        g_autofree char *text = g_strconcat(json_object_to_json_string_ext(event, JSON_C_TO_STRING_PLAIN), "\n", NULL);
+        g_autofree char *text =
+            g_strconcat(json_object_to_json_string_ext(event, JSON_C_TO_STRING_PLAIN), "\n", NULL);
         ok = g_file_set_contents(file, text, -1, &problem) ||
              rm_fail(error, RM_REASON_CLEANUP, "--report: %s", problem->message);
     }

@@ -2,8 +2,8 @@
 /*
  * What the operator sees of a session: JSON lines, a progress bar, plain lines, the summary, the exit status.
  *
- * The session reports states, rounds and the result as they happen; a timer of the main loop calls tick() for the bar and
- * the progress lines. All calls are thread-safe.
+ * The session reports states, rounds and the result as they happen; a timer of the main loop calls tick() for
+ * the bar and the progress lines. All calls are thread-safe.
  */
 #pragma once
 
@@ -29,10 +29,11 @@ typedef struct {
     int64_t scan_us, fence_us, send_us;
 } RmRoundStats;
 
-/* The session's figures; names of the JSON members in report.c. Times in microseconds, -1 where it did not come to that. */
+/* The session's figures; names of the JSON members in report.c. Times in microseconds, -1 where it did not
+ * come to that. */
 typedef struct {
-    int64_t start_us;    /* monotonic */
-    double start_cpu_s;  /* user + system of this process when the session began */
+    int64_t start_us;   /* monotonic */
+    double start_cpu_s; /* user + system of this process when the session began */
     int64_t total_us, downtime_us;
     int64_t stop_us, last_scan_us, last_write_us, save_us, load_us, resume_us; /* the parts of the downtime */
     int64_t fence_us, fence_max_us, attach_us;
@@ -70,8 +71,8 @@ void rm_reporter_progress(RmReporter *reporter, const RmProgress *progress); /* 
 void rm_reporter_warning(RmReporter *reporter, RmReason reason, const char *text);
 void rm_reporter_tick(RmReporter *reporter);
 /* Prints the result; writes its JSON line to `file` too, if not NULL. FALSE if that failed. */
-gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics, const char *file,
-                            GError **error);
+gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
+                            const char *file, GError **error);
 
 /* The session as an object for `rdmamig status`; caller owns. */
 json_object *rm_reporter_status(RmReporter *reporter);

@@ -3,17 +3,19 @@
  * A round: protect, fence, read, send, land.
  *
  * Why no page can be stale (design facts 1, 2, 6, 7):
- *  - A CPU's write to a page is reported by the next scan after it, whose round sends the page: the tracker's contract.
- *  - Direct I/O may land in a page after it was protected, unseen. So a round first protects everything it will read, then
- *    fences, then reads: what was submitted before the protection has landed by then, what is submitted after it marks the
- *    page anew. A round that goes without a fence (slow disk, --max-stall) remembers its pages as suspect, and a later
- *    fenced round, or the one after `stop` (itself a fence), sends them again. The stopped rounds leave no suspect.
+ *  - A CPU's write to a page is reported by the next scan after it, whose round sends the page: the tracker's
+ * contract.
+ *  - Direct I/O may land in a page after it was protected, unseen. So a round first protects everything it
+ * will read, then fences, then reads: what was submitted before the protection has landed by then, what is
+ * submitted after it marks the page anew. A round that goes without a fence (slow disk, --max-stall)
+ * remembers its pages as suspect, and a later fenced round, or the one after `stop` (itself a fence), sends
+ * them again. The stopped rounds leave no suspect.
  *  - Round 1 sends what the file holds, not what page tables say.
- *  - A page that was sent and is a hole now is a zero page: reported as a zero range. One that is populated again after we
- *    looked is unprotected, so the next scan reports it.
- *  - Two versions of one page never race: the next round begins only after `round-end-ok`, which the destination sends when
- *    every channel has reaped the round's end and every zero range is done.
- * The populated extents are asked for before the scan: a page that appears between the two isn't in this round, and is
+ *  - A page that was sent and is a hole now is a zero page: reported as a zero range. One that is populated
+ * again after we looked is unprotected, so the next scan reports it.
+ *  - Two versions of one page never race: the next round begins only after `round-end-ok`, which the
+ * destination sends when every channel has reaped the round's end and every zero range is done. The populated
+ * extents are asked for before the scan: a page that appears between the two isn't in this round, and is
  * found in the next one, because nothing has protected it.
  */
 #include "common/autoptr.h"
@@ -55,7 +57,8 @@ void rm_rounds_free(RmSession *session)
     g_clear_pointer(&session->rounds, g_free);
 }
 
-/* Where a scan has to look. hugetlbfs has no holes to seek; its blocks are armed whole, so they're scanned whole. */
+/* Where a scan has to look. hugetlbfs has no holes to seek; its blocks are armed whole, so they're scanned
+ * whole. */
 static gboolean ask_extents(RmBlock *block, gboolean by_content, GArray *extents, GError **error)
 {
     g_array_set_size(extents, 0);
@@ -84,8 +87,7 @@ static void settle_hole(RmSession *session, guint i, uint64_t first, uint64_t en
         return;
     rm_bitmap_clear(rounds->todo, first, end - first);
     rm_bitmap_clear(rounds->suspect, first, end - first);
-    rm_bitmap_foreach_run(sent, first, end, from, to)
-    {
+    rm_bitmap_foreach_run (sent, first, end, from, to) {
         RmZeroRange range = {i, from, to - from};
         g_array_append_val(zeroes, range);
         memset(rounds->verified + from / chunk_pages, 0, (to - 1) / chunk_pages - from / chunk_pages + 1);
@@ -131,8 +133,8 @@ static uint64_t count_all(RmSession *session, gboolean suspects)
     return pages;
 }
 
-/* Round 1 fences always, or all of RAM would be suspect. Later rounds go without after a stall over --max-stall, until
- * suspects are what stands between us and the switchover. */
+/* Round 1 fences always, or all of RAM would be suspect. Later rounds go without after a stall over
+ * --max-stall, until suspects are what stands between us and the switchover. */
 static gboolean wants_fence(RmSession *session, RmRoundKind kind)
 {
     if (kind == RM_ROUND_FIRST || session->last_stall_us <= (int64_t)session->options->max_stall_ms * 1000)
@@ -152,10 +154,10 @@ static gboolean fence(RmSession *session, RmRoundKind kind, RmRoundStats *stats,
         session->metrics.fence_us += stats->fence_us;
         session->metrics.fence_max_us = MAX(session->metrics.fence_max_us, stats->fence_us);
         if (stats->fence_us > (int64_t)session->options->max_stall_ms * 1000 && session->last_stall_us == 0) {
-            g_autofree char *text =
-                g_strdup_printf("the guest's disks held a round for %.0f ms, over --max-stall %u ms: most rounds "
-                                "now go without waiting for them and send more in the end",
-                                (double)stats->fence_us / 1000, (unsigned)session->options->max_stall_ms);
+            g_autofree char *text = g_strdup_printf(
+                "the guest's disks held a round for %.0f ms, over --max-stall %u ms: most rounds "
+                "now go without waiting for them and send more in the end",
+                (double)stats->fence_us / 1000, (unsigned)session->options->max_stall_ms);
             rm_reporter_warning(session->reporter, RM_REASON_NONE, text);
         }
         session->last_stall_us = stats->fence_us;
@@ -238,8 +240,8 @@ static gboolean end_land(RmSession *session, RoundEnd *end, GError **error)
         guint n = MIN(end->zeroes->len - done, RM_ZERO_RANGES_MAX);
         gboolean more = done + n < end->zeroes->len;
         rm_autojson reply = NULL;
-        if (!rm_control_request(session->control, rm_round_end_encode(session->round, ranges + done, n, more), 0,
-                                session->cancel, &reply, error) ||
+        if (!rm_control_request(session->control, rm_round_end_encode(session->round, ranges + done, n, more),
+                                0, session->cancel, &reply, error) ||
             !rm_message_expect(reply, RM_MSG_ROUND_END_OK, error))
             return FALSE;
         done += n;
@@ -249,7 +251,8 @@ static gboolean end_land(RmSession *session, RoundEnd *end, GError **error)
 
 static gboolean end_verify(RmSession *session, RoundEnd *end, GError **error)
 {
-    return end->kind == RM_ROUND_STOPPED || !session->options->verify || rm_verify_clean(session, FALSE, error);
+    return end->kind == RM_ROUND_STOPPED || !session->options->verify ||
+           rm_verify_clean(session, FALSE, error);
 }
 
 typedef struct {
@@ -276,7 +279,8 @@ static gboolean run_end_hooks(RmSession *session, RoundEnd *end, GError **error)
 
 /* ---- the round ---- */
 
-static void account(RmSession *session, RmRoundStats *stats, const RmSenderCounts *before, int64_t scan_end_us)
+static void account(RmSession *session, RmRoundStats *stats, const RmSenderCounts *before,
+                    int64_t scan_end_us)
 {
     RmSenderCounts after = rm_sender_counts(session->sender);
     stats->sent_bytes = after.sent_bytes - before->sent_bytes;

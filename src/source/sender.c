@@ -2,8 +2,9 @@
 /*
  * The sender's threads.
  *
- * Ownership: a chunk belongs to one channel, so its bits in `sent` and `asked` have one writer. Bitmap words are never
- * shared between chunks: a chunk is at least 256 pages, four words. Lock order: none is taken while another is held.
+ * Ownership: a chunk belongs to one channel, so its bits in `sent` and `asked` have one writer. Bitmap words
+ * are never shared between chunks: a chunk is at least 256 pages, four words. Lock order: none is taken while
+ * another is held.
  */
 #include "source/sender.h"
 
@@ -14,8 +15,9 @@
 
 #include <errno.h>
 
-/* One batch of chunks is planned, asked for, and written while the next one is planned. Large enough that the answer is
- * there before its turn comes, small enough that the far end's populated-but-unwritten memory stays bounded. */
+/* One batch of chunks is planned, asked for, and written while the next one is planned. Large enough that the
+ * answer is there before its turn comes, small enough that the far end's populated-but-unwritten memory stays
+ * bounded. */
 #define BATCH_BYTES (UINT64_C(64) << 20)
 #define BATCH_CHUNKS 64
 #define EXTENTS_PER_CHUNK 128 /* BATCH_CHUNKS * this stays under RM_REGISTER_EXTENTS_MAX */
@@ -56,8 +58,8 @@ typedef struct {
 
 typedef struct {
     RmBlock *block;
-    RmBitmap *sent;  /* one bit a page */
-    uint8_t *asked;  /* one byte a chunk: threads write neighbours */
+    RmBitmap *sent; /* one bit a page */
+    uint8_t *asked; /* one byte a chunk: threads write neighbours */
 } BlockState;
 
 struct RmSender {
@@ -71,7 +73,7 @@ struct RmSender {
     GError *error;           /* the first failure */
     int64_t next_free_us;    /* bandwidth cap: when the wire is free again */
     RmSenderCounts counts;
-    gint failed;           /* atomic: the data path has ended */
+    gint failed;            /* atomic: the data path has ended */
     GCancellable *stopping; /* ends waits for the far end's answers */
 };
 
@@ -171,10 +173,10 @@ static Plan *plan_chunk(Worker *worker, const Work *work)
     plan->block = work->block;
     plan->chunk = work->chunk;
     plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
-    rm_bitmap_foreach_run(work->pages, first, end, from, to)
-    {
+    rm_bitmap_foreach_run (work->pages, first, end, from, to) {
         for (uint64_t page = from; page < to; page++) {
-            /* A page that changes after this look is reported by the tracker and comes again in a later round. */
+            /* A page that changes after this look is reported by the tracker and comes again in a later
+             * round. */
             if (!rm_is_zero(block->map + (page << RM_PAGE_SHIFT), RM_PAGE)) {
                 append_page(plan->runs, page, limit);
                 rm_bitmap_set(state->sent, page, 1);
@@ -222,7 +224,8 @@ static void batch_free(gpointer data)
     g_free(batch);
 }
 
-/* The runs of a plan as at most EXTENTS_PER_CHUNK extents: the gap that is closed is as small as that needs. */
+/* The runs of a plan as at most EXTENTS_PER_CHUNK extents: the gap that is closed is as small as that needs.
+ */
 static void fill_extents(const GArray *runs, GArray *extents)
 {
     for (uint64_t gap = 0;; gap = MAX(gap * 4, RM_PAGE)) {
@@ -317,8 +320,8 @@ static gboolean post_plan(Worker *worker, const Plan *plan)
     return TRUE;
 }
 
-/* Writes the oldest batch. Its requests are finished first, so that a refusal (no memory) is known before the round ends,
- * and no more than two batches are populated ahead. */
+/* Writes the oldest batch. Its requests are finished first, so that a refusal (no memory) is known before the
+ * round ends, and no more than two batches are populated ahead. */
 static gboolean post_oldest(Worker *worker)
 {
     Batch *batch = g_queue_pop_head(&worker->ready);
@@ -480,8 +483,8 @@ void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBi
     push_work(&sender->workers[channel], WORK_CHUNK, block, chunk, pages);
 }
 
-gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpointer data, GError **error), gpointer data,
-                         GError **error)
+gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpointer data, GError **error),
+                         gpointer data, GError **error)
 {
     g_mutex_lock(&sender->lock);
     sender->rounds_pending = sender->params.channels;
@@ -491,7 +494,8 @@ gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpoi
 
     g_mutex_lock(&sender->lock);
     while (sender->rounds_pending > 0 && sender->error == NULL) {
-        if (g_cond_wait_until(&sender->ended, &sender->lock, g_get_monotonic_time() + 100 * G_TIME_SPAN_MILLISECOND))
+        if (g_cond_wait_until(&sender->ended, &sender->lock,
+                              g_get_monotonic_time() + 100 * G_TIME_SPAN_MILLISECOND))
             continue;
         g_mutex_unlock(&sender->lock);
         if (!tick(data, error)) {

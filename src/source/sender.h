@@ -2,13 +2,15 @@
 /*
  * The sender: from dirty pages to posted writes, one thread a channel.
  *
- * The session pushes chunks with the bitmap of the pages to look at; the channel's thread tests them for zero, coalesces
- * the rest into runs, asks the far end to make them writable (a batch of chunks in one message, one batch ahead of the one
- * being written), and posts them. It never waits for a chunk: only flush(), at the end of a round, waits.
+ * The session pushes chunks with the bitmap of the pages to look at; the channel's thread tests them for
+ * zero, coalesces the rest into runs, asks the far end to make them writable (a batch of chunks in one
+ * message, one batch ahead of the one being written), and posts them. It never waits for a chunk: only
+ * flush(), at the end of a round, waits.
  *
- * What the destination holds is known here, page by page: `sent` is set while a page's bytes there may be other than zero.
- * A page that is zero and not in `sent` costs nothing; one that is zero and in `sent` is reported as a zero range, which
- * the session carries to the destination with the round's end. So a page is never skipped on the strength of a guess.
+ * What the destination holds is known here, page by page: `sent` is set while a page's bytes there may be
+ * other than zero. A page that is zero and not in `sent` costs nothing; one that is zero and in `sent` is
+ * reported as a zero range, which the session carries to the destination with the round's end. So a page is
+ * never skipped on the strength of a guess.
  */
 #pragma once
 
@@ -20,17 +22,17 @@
 typedef struct RmSender RmSender;
 
 typedef struct {
-    RmTx *tx;               /* connected; borrowed */
-    RmControl *control;     /* borrowed */
-    GPtrArray *blocks;      /* RmBlock*; borrowed */
+    RmTx *tx;           /* connected; borrowed */
+    RmControl *control; /* borrowed */
+    GPtrArray *blocks;  /* RmBlock*; borrowed */
     uint64_t chunk_size;
     unsigned channels;
     uint64_t max_bandwidth; /* bytes/s of payload over all channels; 0: none */
 } RmSenderParams;
 
 typedef struct {
-    uint64_t sent_bytes; /* payload posted */
-    uint64_t zero_pages; /* looked at and found zero */
+    uint64_t sent_bytes;    /* payload posted */
+    uint64_t zero_pages;    /* looked at and found zero */
     uint64_t registrations; /* chunks that the far end was asked for */
 } RmSenderCounts;
 
@@ -41,13 +43,14 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSender, rm_sender_free)
 /* Announces a block beyond guest RAM (the device state); needs no registration. Returns its index. */
 uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block);
 
-/* Queues the pages of `pages` that lie in chunk `chunk`; the bitmap must stay as it is until flush() has returned. */
+/* Queues the pages of `pages` that lie in chunk `chunk`; the bitmap must stay as it is until flush() has
+ * returned. */
 void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBitmap *pages);
 
-/* Ends round `round` on every channel and waits until all of it is off our hands. `tick` is called every 100 ms of the
- * wait; if it returns FALSE the transport is aborted and its error returned. */
-gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpointer data, GError **error), gpointer data,
-                         GError **error);
+/* Ends round `round` on every channel and waits until all of it is off our hands. `tick` is called every 100
+ * ms of the wait; if it returns FALSE the transport is aborted and its error returned. */
+gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpointer data, GError **error),
+                         gpointer data, GError **error);
 
 /* After flush(): moves the zero ranges found in the round to `zeroes` (of RmZeroRange). */
 void rm_sender_take_zeroes(RmSender *sender, GArray *zeroes);

@@ -2,17 +2,20 @@
 /*
  * A session at the source, from top to bottom, and the one place where an error becomes an end state.
  *
- * Teardown order on a failure before `commit`: the guest first (it runs again before anything else is tidied), then the
- * data channels and the sender, then the tracker, then the destination is told. Nothing in between can keep the guest.
+ * Teardown order on a failure before `commit`: the guest first (it runs again before anything else is
+ * tidied), then the data channels and the sender, then the tracker, then the destination is told. Nothing in
+ * between can keep the guest.
  */
 #include "source/session.h"
 
 #include "common/kernel.h"
+#include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
 
 #define QMP_TIMEOUT_MS 30000
 #define ROOT_CAUSE_WAIT_MS 1000
+#define DETAIL_MAX 4096
 
 RmSession *rm_session_new(const RmSendOptions *options, RmReporter *reporter, const char *id)
 {
@@ -131,7 +134,8 @@ static gboolean attach(RmSession *session, GError **error)
     if (!session->tracker->ops->arm(session->tracker, error))
         return FALSE;
     session->metrics.attach_us = g_get_monotonic_time() - begin;
-    g_debug("tracker %s armed in %.1f ms", session->tracker->ops->name, (double)session->metrics.attach_us / 1000);
+    g_debug("tracker %s armed in %.1f ms", session->tracker->ops->name,
+            (double)session->metrics.attach_us / 1000);
     return TRUE;
 }
 
@@ -154,12 +158,14 @@ static gboolean run_steps(RmSession *session, GError **error)
 
 /* ---- the end ---- */
 
-/* The word that started it all: when a data channel breaks, the control channel often knows why, a moment later. */
+/* The word that started it all: when a data channel breaks, the control channel often knows why, a moment
+ * later. */
 static void find_root_cause(RmSession *session, GError **error)
 {
     g_autoptr(GError) cause = NULL;
     RmReason reason = rm_error_reason(*error);
-    gboolean symptom = reason == RM_REASON_CANCELLED || reason == RM_REASON_TRANSPORT || reason == RM_REASON_PEER_LOST;
+    gboolean symptom =
+        reason == RM_REASON_CANCELLED || reason == RM_REASON_TRANSPORT || reason == RM_REASON_PEER_LOST;
     if (!symptom || session->state >= RM_STATE_COMMITTED)
         return;
     for (int i = 0; i < ROOT_CAUSE_WAIT_MS / 10 && session->control != NULL; i++) {
@@ -191,7 +197,8 @@ static RmState end_state(RmSession *session, RmReason reason)
 {
     /* Only a commit can leave doubt; before it the guest is ours, whatever reason a peer may name. */
     if (session->state == RM_STATE_COMMITTED)
-        return reason == RM_REASON_DOUBTFUL || reason == RM_REASON_RESUME ? RM_STATE_DOUBTFUL : RM_STATE_FAILED;
+        return reason == RM_REASON_DOUBTFUL || reason == RM_REASON_RESUME ? RM_STATE_DOUBTFUL
+                                                                          : RM_STATE_FAILED;
     if (reason == RM_REASON_CANCELLED)
         return RM_STATE_CANCELLED;
     return session->state <= RM_STATE_ATTACHING ? RM_STATE_REFUSED : RM_STATE_FAILED;
@@ -199,7 +206,8 @@ static RmState end_state(RmSession *session, RmReason reason)
 
 static const char *guest_name(RmSession *session)
 {
-    return session->info != NULL && *session->info->name != '\0' ? session->info->name : session->options->qmp;
+    return session->info != NULL && *session->info->name != '\0' ? session->info->name
+                                                                 : session->options->qmp;
 }
 
 /* What the source's guest does now, asked from its VMM. */
@@ -210,7 +218,8 @@ static char *source_whereabouts(RmSession *session)
     if (session->guest == NULL)
         return g_strdup_printf("guest %s was not touched", guest_name(session));
     if (!session->guest->ops->run_state(session->guest, &run, NULL))
-        return g_strdup_printf("guest %s does not answer on %s any more", guest_name(session), g_get_host_name());
+        return g_strdup_printf("guest %s does not answer on %s any more", guest_name(session),
+                               g_get_host_name());
     if (run == RM_GUEST_RUNNING)
         verb = "runs";
     else if (run == RM_GUEST_PAUSED || run == RM_GUEST_SAVED)
@@ -255,16 +264,17 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
     rm_tracker_free(g_steal_pointer(&session->tracker));
     rm_session_set_state(session, state);
     result->reason = rm_error_reason(problem);
-    result->detail = g_strdup(problem->message);
+    result->detail = rm_printable(problem->message, DETAIL_MAX); /* parts of it are other people's words */
     result->exit_status = exits[state];
     result->where = source_whereabouts(session);
     if (state == RM_STATE_DOUBTFUL) {
         g_free(result->where);
         result->where = g_strdup_printf("guest %s is paused on %s, and may run on %s", guest_name(session),
                                         g_get_host_name(), session->options->host);
-        result->next = g_strdup_printf("look at the guest on %s: if it is there, end the QEMU here; if not, make sure it "
-                                       "cannot start there and send `cont` to %s",
-                                       session->options->host, session->options->qmp);
+        result->next = g_strdup_printf(
+            "look at the guest on %s: if it is there, end the QEMU here; if not, make sure it "
+            "cannot start there and send `cont` to %s",
+            session->options->host, session->options->qmp);
     } else if (resume_problem != NULL) {
         result->next = g_strdup_printf("send `cont` to %s", session->options->qmp);
     }

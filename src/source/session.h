@@ -2,12 +2,14 @@
 /*
  * A session at the source: one guest, one destination, from `connecting` to an end state.
  *
- * It runs in one thread from top to bottom (session.c), and the parts it calls are in files of their own: negotiate
- * (hello and accept), round (scan, fence, send, end), converge (another round, or stop?), switchover (stop to running),
- * verify (digests). The sender's threads and the control channel's are the only others.
+ * It runs in one thread from top to bottom (session.c), and the parts it calls are in files of their own:
+ * negotiate (hello and accept), round (scan, fence, send, end), converge (another round, or stop?),
+ * switchover (stop to running), verify (digests). The sender's threads and the control channel's are the only
+ * others.
  *
- * Cancelling: the main thread, or the control channel when the peer is lost, cancels `cancel`; everything that blocks
- * takes it, up to the moment before `commit` is sent. From then on nothing may end the session but the destination's word.
+ * Cancelling: the main thread, or the control channel when the peer is lost, cancels `cancel`; everything
+ * that blocks takes it, up to the moment before `commit` is sent. From then on nothing may end the session
+ * but the destination's word.
  */
 #pragma once
 
@@ -57,7 +59,7 @@ typedef struct {
     double rate;           /* bytes/s, of the latest rounds */
     double dirty_rate;     /* bytes/s, between the latest scans */
     int64_t last_scan_end_us;
-    uint64_t round_pages; /* pages of the round that runs, for progress */
+    uint64_t round_pages;      /* pages of the round that runs, for progress */
     RmSenderCounts round_base; /* at its start */
     RmMetrics metrics;
 } RmSession;
@@ -77,7 +79,8 @@ void rm_session_cancel(RmSession *session);
 void rm_session_set_state(RmSession *session, RmState state);
 /* FALSE with the reason if the session was cancelled or its control channel is lost. */
 gboolean rm_session_check(RmSession *session, GError **error);
-/* Aborts and closes the data channels and joins the sender: nothing of ours reads the guest's RAM afterwards. */
+/* Aborts and closes the data channels and joins the sender: nothing of ours reads the guest's RAM afterwards.
+ */
 void rm_session_end_data(RmSession *session);
 
 /* negotiate.c: hello → accept; fills accept and transport. */
@@ -106,11 +109,11 @@ gboolean rm_round_send_block(RmSession *session, RmBlock *block, GError **error)
 /* converge.c */
 typedef enum { RM_NEXT_ROUND, RM_NEXT_SWITCHOVER, RM_NEXT_GIVE_UP } RmNext;
 typedef struct {
-    double rate;             /* bytes/s the wire took lately */
-    double overhead_ms;      /* of a switchover apart from its writes */
+    double rate;        /* bytes/s the wire took lately */
+    double overhead_ms; /* of a switchover apart from its writes */
     uint64_t dirty_bytes, suspect_bytes;
-    uint64_t rounds;         /* ended so far */
-    uint64_t elapsed_ms;     /* since pre-copy began */
+    uint64_t rounds;     /* ended so far */
+    uint64_t elapsed_ms; /* since pre-copy began */
     uint64_t downtime_limit_ms, max_rounds, timeout_ms;
     gboolean on_timeout_suspend;
 } RmConvergence;
@@ -118,7 +121,8 @@ typedef struct {
 RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms);
 gboolean rm_converge_precopy(RmSession *session, GError **error);
 
-/* switchover.c: stop … running. On failure before `commit` the guest is as it was before, or the error says what failed. */
+/* switchover.c: stop … running. On failure before `commit` the guest is as it was before, or the error says
+ * what failed. */
 gboolean rm_switchover_run(RmSession *session, GError **error);
 /* Puts the source guest back; called on every failure at which the source owns it. */
 gboolean rm_switchover_roll_back(RmSession *session, GError **error);

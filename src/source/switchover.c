@@ -2,10 +2,11 @@
 /*
  * Switchover: stop, last rounds, state, load, commit.
  *
- * The order is the safety (design move 6): nothing of ours writes the destination's RAM once `load` has been sent, since
- * the load itself reads and writes it; and the destination lets the guest run only after `commit`. Until `commit` is sent
- * every failure resumes the guest here. Once it is sent, this side resumes the guest only on the destination's word that
- * it has aborted, which is irrevocable there; without a word the guest stays paused and the session is doubtful.
+ * The order is the safety (design move 6): nothing of ours writes the destination's RAM once `load` has been
+ * sent, since the load itself reads and writes it; and the destination lets the guest run only after
+ * `commit`. Until `commit` is sent every failure resumes the guest here. Once it is sent, this side resumes
+ * the guest only on the destination's word that it has aborted, which is irrevocable there; without a word
+ * the guest stays paused and the session is doubtful.
  */
 #include "common/autoptr.h"
 #include "common/fault.h"
@@ -18,7 +19,7 @@
 
 #define LOAD_TIMEOUT_MS 120000 /* of a peer that is alive: devices can be slow to load */
 #define RUN_TIMEOUT_MS 30000
-#define QUERY_FOR_MS 30000     /* how long the destination is asked for its word */
+#define QUERY_FOR_MS 30000 /* how long the destination is asked for its word */
 #define QUERY_EVERY_MS 500
 
 /* The state as a block of its own, padded with zeroes to whole pages. */
@@ -48,8 +49,8 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
 static gboolean request_load(RmSession *session, GError **error)
 {
     rm_autojson reply = NULL;
-    return rm_control_request(session->control, rm_json_message(RM_MSG_LOAD), LOAD_TIMEOUT_MS, session->cancel, &reply,
-                              error) &&
+    return rm_control_request(session->control, rm_json_message(RM_MSG_LOAD), LOAD_TIMEOUT_MS,
+                              session->cancel, &reply, error) &&
            rm_message_expect(reply, RM_MSG_PREPARED, error);
 }
 
@@ -113,7 +114,8 @@ static gboolean ask_fate(RmSession *session, const GError *cause, GError **error
 {
     int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000;
     RmFate fate = RM_FATE_UNKNOWN;
-    g_autofree char *text = g_strdup_printf("no answer to commit (%s): asking the destination", cause->message);
+    g_autofree char *text =
+        g_strdup_printf("no answer to commit (%s): asking the destination", cause->message);
     rm_reporter_warning(session->reporter, rm_error_reason(cause), text);
     while (g_get_monotonic_time() < deadline) {
         g_autoptr(GError) problem = NULL;
@@ -142,7 +144,8 @@ static gboolean commit(RmSession *session, GError **error)
         rm_message_expect(reply, RM_MSG_RUNNING, &problem))
         return TRUE;
     if (problem->code == RM_REASON_RESUME && problem->domain == RM_ERROR)
-        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s", problem->message);
+        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
+                       problem->message);
     return ask_fate(session, problem, error);
 }
 

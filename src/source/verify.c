@@ -2,10 +2,11 @@
 /*
  * --verify: digests of chunks compared at both ends.
  *
- * A chunk can be compared during pre-copy if it did not change from the moment its last version was read: it is digested
- * first and looked at afterwards; if the tracker reports no write in it, the digest is that of the bytes the destination
- * should hold (direct I/O included: the round was fenced, and later submissions mark their pages before they land). Chunks
- * with a suspect page wait for a fenced round. What is left is compared while the guest stands still.
+ * A chunk can be compared during pre-copy if it did not change from the moment its last version was read: it
+ * is digested first and looked at afterwards; if the tracker reports no write in it, the digest is that of
+ * the bytes the destination should hold (direct I/O included: the round was fenced, and later submissions
+ * mark their pages before they land). Chunks with a suspect page wait for a fenced round. What is left is
+ * compared while the guest stands still.
  */
 #include "common/autoptr.h"
 #include "common/reason.h"
@@ -13,7 +14,8 @@
 #include "memory/chunk.h"
 #include "source/session.h"
 
-#define BATCH 256 /* digests in a message: small enough that the destination answers within the keep-alive bound */
+#define BATCH                                                                                                \
+    256 /* digests in a message: small enough that the destination answers within the keep-alive bound */
 
 static gboolean has_bits(const RmBitmap *map, uint64_t first, uint64_t count)
 {
@@ -27,8 +29,9 @@ static gboolean send_batch(RmSession *session, GArray *items, GError **error)
     uint64_t block, chunk;
     if (items->len == 0)
         return TRUE;
-    if (!rm_control_request(session->control, rm_verify_encode((const RmVerifyItem *)(const void *)items->data, items->len),
-                            0, session->cancel, &reply, error) ||
+    if (!rm_control_request(session->control,
+                            rm_verify_encode((const RmVerifyItem *)(const void *)items->data, items->len), 0,
+                            session->cancel, &reply, error) ||
         !rm_message_expect(reply, RM_MSG_VERIFIED, error) || !rm_json_array(reply, "differ", &differ, error))
         return FALSE;
     if (json_object_array_length(differ) == 0) {
@@ -45,7 +48,8 @@ static gboolean send_batch(RmSession *session, GArray *items, GError **error)
     if (block >= session->blocks->len)
         return rm_fail(error, RM_REASON_PROTOCOL, "`differ` names block %" G_GUINT64_FORMAT, block);
     return rm_fail(error, RM_REASON_VERIFY,
-                   "RAM differs at the destination: %zu of %u chunks, first chunk %" G_GUINT64_FORMAT " of block `%s`; "
+                   "RAM differs at the destination: %zu of %u chunks, first chunk %" G_GUINT64_FORMAT
+                   " of block `%s`; "
                    "something writes this memory that the tracker does not see",
                    json_object_array_length(differ) / 2, items->len, chunk,
                    ((RmBlock *)session->blocks->pdata[block])->name);
@@ -62,7 +66,8 @@ static gboolean digest_block(RmSession *session, guint i, gboolean stopped, GArr
         return FALSE;
     for (uint64_t chunk = 0; chunk < n_chunks; chunk++) {
         uint64_t length = rm_chunk_length(block, chunk_size, chunk);
-        if (rounds->verified[chunk] || (!stopped && has_bits(rounds->suspect, chunk * chunk_size / RM_PAGE, length / RM_PAGE)))
+        if (rounds->verified[chunk] ||
+            (!stopped && has_bits(rounds->suspect, chunk * chunk_size / RM_PAGE, length / RM_PAGE)))
             continue;
         if (!rm_session_check(session, error))
             return FALSE;

@@ -197,6 +197,15 @@ static gboolean check_stack(Attach *a)
     return a->mappings != NULL && rm_check_stack(a->mappings, a->frame.address, a->frame.length, &a->error);
 }
 
+/* What lies before the instruction pointer; stays as it is if that cannot be read. */
+static void read_code(Attach *a, uint8_t code[RM_INTERRUPTED_CODE])
+{
+    struct iovec local = {code, RM_INTERRUPTED_CODE};
+    struct iovec remote = {(void *)(uintptr_t)(a->stopped.rip - RM_INTERRUPTED_CODE), RM_INTERRUPTED_CODE};
+    if (process_vm_readv(a->pid, &local, 1, &remote, 1, 0) != RM_INTERRUPTED_CODE)
+        memset(code, 0, RM_INTERRUPTED_CODE);
+}
+
 static gboolean prepare(Attach *a)
 {
     g_autofree uint8_t *xstate = g_malloc0(XSTATE_ROOM);
@@ -215,7 +224,9 @@ static gboolean prepare(Attach *a)
         return fail(a, result, "reading its vector registers");
     if ((result = rm_tracee_get_sigmask(&a->tracee, &a->sigmask)) < 0)
         return fail(a, result, "reading its signal mask");
-    struct user_regs_struct context = rm_interrupted_context(&a->stopped);
+    uint8_t code[RM_INTERRUPTED_CODE] = {0};
+    read_code(a, code);
+    struct user_regs_struct context = rm_interrupted_context(&a->stopped, code);
     if (!rm_sigframe_build(&context, a->sigmask, xstate, xstate_length, a->code.restorer, &a->frame,
                            &a->error) ||
         !check_stack(a))
@@ -304,6 +315,7 @@ static gboolean inject(Attach *a)
     int result = rm_tracee_set_sigmask(&a->tracee, a->sigmask);
     if (result == 0)
         result = aim(a, SYS_userfaultfd, (uint64_t)(unsigned)a->flags);
+    rm_fault_pause("attach-hold-aimed");
     if (result == 0)
         result = rm_tracee_set_sigmask(&a->tracee, ~UINT64_C(0));
     if (result == 0)

@@ -13,6 +13,11 @@
  * the call is run again from its beginning (CONTEXT), so a sleep may last longer, by at most its own length,
  * but never end early.
  *
+ * If the thread had been stopped and restarted once before, by whomever, the call that we find is
+ * restart_syscall, which fails with EINTR once the restart block is gone. The arguments are still those of
+ * the first call; its number is to be had from the code that made it, `mov $NUMBER,%eax; syscall`, as
+ * compilers write it as a rule. Where it isn't, and we die in the same instant, one sleep ends with EINTR.
+ *
  * Calls of the third kind are run again, too, both ways, if they are in the list below: a program that never
  * sees a signal need not expect EINTR. Their time-outs start anew. If a signal with a handler is due, EINTR
  * is what the program would have seen anyway, and it stays. Not in the list is what may have had an effect
@@ -22,6 +27,7 @@
 #include "tracker/interrupted.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/syscall.h>
 
 /* include/linux/errno.h of the kernel: never seen by programs, only by tracers */
@@ -93,9 +99,26 @@ static struct user_regs_struct run_again(const struct user_regs_struct *regs)
     return again;
 }
 
-struct user_regs_struct rm_interrupted_context(const struct user_regs_struct *stopped)
+/* The calls that use a restart block. */
+static gboolean sleeps(uint32_t number)
 {
-    return kernel_restarts(stopped) || ended_by_interrupt(stopped) ? run_again(stopped) : *stopped;
+    return number == SYS_nanosleep || number == SYS_clock_nanosleep || number == SYS_poll ||
+           number == SYS_futex;
+}
+
+struct user_regs_struct rm_interrupted_context(const struct user_regs_struct *stopped,
+                                               const uint8_t code[RM_INTERRUPTED_CODE])
+{
+    static const uint8_t mov_eax = 0xb8, syscall_insn[LENGTH_OF_SYSCALL_INSN] = {0x0f, 0x05};
+    if (!kernel_restarts(stopped) && !ended_by_interrupt(stopped))
+        return *stopped;
+    struct user_regs_struct context = run_again(stopped);
+    uint32_t number;
+    memcpy(&number, code + 1, sizeof number);
+    if (stopped->orig_rax == SYS_restart_syscall && code[0] == mov_eax && sleeps(number) &&
+        memcmp(code + 1 + sizeof number, syscall_insn, sizeof syscall_insn) == 0)
+        context.rax = number;
+    return context;
 }
 
 struct user_regs_struct rm_interrupted_resume(const struct user_regs_struct *stopped, gboolean signal_due)

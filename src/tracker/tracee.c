@@ -67,15 +67,34 @@ int rm_tracee_set_sigmask(RmTracee *tracee, uint64_t mask)
     return (int)rm_tracee_request(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
 }
 
+/* A stop that is there now, as waitpid() would say it; 0 if there is none.
+ *
+ * A signal on its way to the thread is only looked at: waiting for it properly would take it out of the
+ * kernel's hands, and if we died before we handed it on, it would be lost. Unwaited-for, the kernel delivers
+ * it. With a stop at a system call it is the other way round: unwaited-for, its code is sent to the thread as
+ * a signal, which is harmless only since PTRACE_O_TRACESYSGOOD makes it a number that no signal has. */
+static int look(const RmTracee *tracee, int *ret_status)
+{
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)tracee->tid, &info, WSTOPPED | WEXITED | WNOHANG | WNOWAIT | __WALL) < 0)
+        return errno == ECHILD ? -ESRCH : -errno;
+    if (info.si_pid == 0)
+        return 0;
+    if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED)
+        return -ESRCH;
+    *ret_status = info.si_status << 8 | 0x7f;
+    if (*ret_status >> 16 == PTRACE_EVENT_STOP || WSTOPSIG(*ret_status) == SYSCALL_STOP)
+        waitpid(tracee->tid, NULL, __WALL | WNOHANG);
+    return 1;
+}
+
 int rm_tracee_wait(RmTracee *tracee, int *ret_status)
 {
     int64_t start = g_get_monotonic_time();
     for (;;) {
-        pid_t pid = waitpid(tracee->tid, ret_status, __WALL | WNOHANG);
-        if (pid == tracee->tid)
-            return WIFSTOPPED(*ret_status) ? 0 : -ESRCH;
-        if (pid < 0 && errno != EINTR)
-            return errno == ECHILD ? -ESRCH : -errno;
+        int result = look(tracee, ret_status);
+        if (result != 0 && result != -EINTR)
+            return MIN(result, 0);
         int64_t waited = g_get_monotonic_time() - start;
         if (waited > tracee->wait_us)
             return -ETIMEDOUT;

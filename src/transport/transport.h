@@ -2,19 +2,19 @@
 /*
  * Transports: one-sided writes from the source's RAM into the destination's.
  *
- * The source (RmTx) names a block, an offset and a length; the bytes appear there at the destination (RmRx), which takes
- * part only in registration and in the barriers. Writes on one channel land in order of nothing: the only ordering is the
- * round's end. end_round() on every channel, and the destination's wait_round(), together say: every byte posted before
- * has landed, at the receiver, and none of it will be written again. A chunk belongs to one channel for the whole session
- * (memory/chunk.h), so two versions of a page never race.
+ * The source (RmTx) names a block, an offset and a length; the bytes appear there at the destination (RmRx),
+ * which takes part only in registration and in the barriers. Writes on one channel land in order of nothing:
+ * the only ordering is the round's end. end_round() on every channel, and the destination's wait_round(),
+ * together say: every byte posted before has landed, at the receiver, and none of it will be written again. A
+ * chunk belongs to one channel for the whole session (memory/chunk.h), so two versions of a page never race.
  *
- * Threads: connect() and close() by the session; post(), end_round() and drain() of one channel by that channel's sender
- * thread only; abort() by anyone, at any time: it makes every blocked and later call fail soon. Data-path calls return
- * 0 or a negative errno; the first failure's text is kept and read with error().
+ * Threads: connect() and close() by the session; post(), end_round() and drain() of one channel by that
+ * channel's sender thread only; abort() by anyone, at any time: it makes every blocked and later call fail
+ * soon. Data-path calls return 0 or a negative errno; the first failure's text is kept and read with error().
  *
- * Registration: the session asks the far end over the control channel, many chunks in a message, ahead of the cursor, and
- * gives each answer to registered(). A transport that needs no keys (tcp) takes it as "populated ahead" and never waits;
- * one that does (verbs) blocks post() until the chunk's key is there.
+ * Registration: the session asks the far end over the control channel, many chunks in a message, ahead of the
+ * cursor, and gives each answer to registered(). A transport that needs no keys (tcp) takes it as "populated
+ * ahead" and never waits; one that does (verbs) blocks post() until the chunk's key is there.
  */
 #pragma once
 
@@ -23,10 +23,11 @@
 #include <gio/gio.h>
 #include <json-c/json.h>
 
-#define RM_TOKEN_BYTES 32       /* 256 bits from the kernel's random source, one per session */
+#define RM_TOKEN_BYTES 32 /* 256 bits from the kernel's random source, one per session */
 #define RM_CHANNELS_MAX 64
-#define RM_RUNS_MAX 256         /* runs in one post() */
-#define RM_POST_BYTES_MAX (UINT64_C(4) << 20) /* sum of lengths in one post(), so that back-pressure acts often */
+#define RM_RUNS_MAX 256 /* runs in one post() */
+#define RM_POST_BYTES_MAX                                                                                    \
+    (UINT64_C(4) << 20) /* sum of lengths in one post(), so that back-pressure acts often */
 
 typedef struct {
     uint64_t offset; /* in the block, bytes, page-aligned */
@@ -38,14 +39,14 @@ typedef struct {
 typedef struct RmTx RmTx;
 
 typedef struct {
-    unsigned channels;             /* 1..RM_CHANNELS_MAX */
-    GPtrArray *blocks;             /* RmBlock*, borrowed; the device state is one more, added with add_block() */
+    unsigned channels; /* 1..RM_CHANNELS_MAX */
+    GPtrArray *blocks; /* RmBlock*, borrowed; the device state is one more, added with add_block() */
     uint64_t chunk_size;
     uint8_t token[RM_TOKEN_BYTES];
-    json_object *address;          /* what the destination's transport offered; borrowed during connect() */
-    const char *host;              /* where the control channel went, for an offer without address */
-    const char *source_address;    /* --data-source, or NULL */
-    unsigned timeout_ms;           /* of connecting, and of a peer that takes nothing off the wire */
+    json_object *address;       /* what the destination's transport offered; borrowed during connect() */
+    const char *host;           /* where the control channel went, for an offer without address */
+    const char *source_address; /* --data-source, or NULL */
+    unsigned timeout_ms;        /* of connecting, and of a peer that takes nothing off the wire */
 } RmTxParams;
 
 typedef struct {
@@ -53,16 +54,20 @@ typedef struct {
     gboolean needs_keys;
 
     gboolean (*connect)(RmTx *tx, const RmTxParams *params, GCancellable *cancellable, GError **error);
-    /* Blocks known to both ends but not part of guest RAM (the device state): its index is the next free one. */
+    /* Blocks known to both ends but not part of guest RAM (the device state): its index is the next free one.
+     */
     void (*add_block)(RmTx *tx, RmBlock *block);
     int (*registered)(RmTx *tx, uint32_t block, uint64_t chunk, uint32_t key);
-    /* Posts writes of `n` runs of `block`, all of one chunk, up to RM_RUNS_MAX and RM_POST_BYTES_MAX. Blocks while the
-     * channel's window is full. The source bytes are read at some time before the channel's next end_round() returns. */
+    /* Posts writes of `n` runs of `block`, all of one chunk, up to RM_RUNS_MAX and RM_POST_BYTES_MAX. Blocks
+     * while the channel's window is full. The source bytes are read at some time before the channel's next
+     * end_round() returns. */
     int (*post)(RmTx *tx, unsigned channel, uint32_t block, const RmRun *runs, unsigned n);
-    /* Marks the end of round `round` behind the channel's posts and waits until the source bytes are no longer needed. */
+    /* Marks the end of round `round` behind the channel's posts and waits until the source bytes are no
+     * longer needed. */
     int (*end_round)(RmTx *tx, unsigned channel, uint32_t round);
     void (*abort)(RmTx *tx);
-    /* The first failure on the data path: reason transport, privilege…; FALSE and `error` set, or TRUE if there is none. */
+    /* The first failure on the data path: reason transport, privilege…; FALSE and `error` set, or TRUE if
+     * there is none. */
     gboolean (*error)(RmTx *tx, GError **error);
     uint64_t (*wire_bytes)(RmTx *tx); /* sent so far, headers included */
     void (*free)(RmTx *tx);           /* aborts, joins, closes */
@@ -91,18 +96,20 @@ typedef struct {
     gboolean (*start)(RmRx *rx, const RmRxParams *params, GError **error);
     /* Where the source shall connect, for `accept`; caller owns. NULL: the control channel's own address. */
     json_object *(*offer)(RmRx *rx);
-    /* A connection on the daemon's port proved the session's token for `channel`: takes `connection` over. Any thread. */
+    /* A connection on the daemon's port proved the session's token for `channel`: takes `connection` over.
+     * Any thread. */
     gboolean (*adopt)(RmRx *rx, GSocketConnection *connection, unsigned channel, GError **error);
     void (*add_block)(RmRx *rx, RmBlock *block); /* as at the source; before any write to it */
-    /* Makes extents of chunks writable (populates, registers). ret_key is the chunk's. Called by the registration pool's
-     * threads, several at once, each for other chunks. */
+    /* Makes extents of chunks writable (populates, registers). ret_key is the chunk's. Called by the
+     * registration pool's threads, several at once, each for other chunks. */
     gboolean (*register_chunk)(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
                                uint32_t *ret_key, GError **error);
     /* Waits until every channel has reaped the end of `round`. Reasons transport, peer-timeout, cancelled. */
     gboolean (*wait_round)(RmRx *rx, uint32_t round, GCancellable *cancellable, GError **error);
     void (*abort)(RmRx *rx);
     uint64_t (*payload_bytes)(RmRx *rx); /* landed so far */
-    /* Closes all channels and deregisters all chunks: once it has returned nothing of ours writes guest RAM. Idempotent. */
+    /* Closes all channels and deregisters all chunks: once it has returned nothing of ours writes guest RAM.
+     * Idempotent. */
     void (*stop)(RmRx *rx);
     void (*free)(RmRx *rx);
 } RmRxOps;
@@ -126,7 +133,8 @@ extern const RmTransport *const rm_transports[];
 const RmTransport *rm_transport_find(const char *name);
 
 extern const RmTransport rm_transport_tcp;
-extern const RmTransport rm_transport_fake; /* tests only, not in the array: writes by memcpy, records each post */
+extern const RmTransport
+    rm_transport_fake; /* tests only, not in the array: writes by memcpy, records each post */
 
 static inline void rm_tx_free(RmTx *tx)
 {

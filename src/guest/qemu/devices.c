@@ -72,9 +72,6 @@ static const struct {
     {NETWORK, "vhost-user", RM_REASON_RAM_WRITERS, "has another process write guest memory"},
 };
 
-static const char *const kind_names[] = {
-    [DEVICE] = "device", [NETWORK] = "network backend", [NODE] = "block node"};
-
 static void item_free(gpointer data)
 {
     Item *item = data;
@@ -101,7 +98,7 @@ static gboolean list_devices(RmQmp *qmp, const char *path, RmDevices *devices, G
     while (g_hash_table_iter_next(&iter, &name, &type)) {
         g_autofree char *child = rm_qom_child_type(type);
         if (child != NULL)
-            add(devices, DEVICE, g_strdup_printf("%s/%s", path, (char *)name), child);
+            add(devices, DEVICE, g_strdup_printf("device %s/%s", path, (char *)name), child);
     }
     return TRUE;
 }
@@ -136,7 +133,7 @@ static gboolean list_nodes(RmQmp *qmp, RmDevices *devices, GError **error)
         const char *name, *driver;
         if (!rm_json_string(node, "node-name", &name, error) || !rm_json_string(node, "drv", &driver, error))
             return FALSE;
-        add(devices, NODE, g_strdup_printf("node %s", name), driver);
+        add(devices, NODE, g_strdup_printf("block node %s", name), driver);
     }
     return TRUE;
 }
@@ -173,8 +170,7 @@ gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options,
             const Item *item = value;
             if (item->kind != refused[i].kind || !g_pattern_match_simple(refused[i].pattern, item->type))
                 continue;
-            return rm_fail(error, refused[i].reason, "%s %s (%s) %s%s", kind_names[item->kind], (char *)id,
-                           item->type, refused[i].words,
+            return rm_fail(error, refused[i].reason, "%s (%s) %s%s", (char *)id, item->type, refused[i].words,
                            refused[i].reason == RM_REASON_RAM_WRITERS
                                ? "; unplug it, or pass --allow-untracked-writers if it is known to be idle"
                                : "");

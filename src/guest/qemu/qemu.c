@@ -128,8 +128,8 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
     }
     if (!rm_state_save(self->qmp, ret_state, error))
         return FALSE;
-    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing to is no
-     * reason to keep the guest here. */
+    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing
+     * to is no reason to keep the guest here. */
     g_autoptr(GError) leftover = NULL;
     if (!rm_vector_restore(self->qmp, &self->found, &leftover))
         g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);

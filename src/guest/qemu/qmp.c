@@ -56,6 +56,15 @@ static gboolean fail_gone(RmQmp *qmp, GError **error)
     return rm_fail(error, RM_REASON_GUEST_GONE, "QEMU ended: it closed its QMP socket %s", qmp->path);
 }
 
+/* Fails if the connection broke before. */
+static gboolean check_sound(RmQmp *qmp, GError **error)
+{
+    if (qmp->gone)
+        return fail_gone(qmp, error);
+    return !qmp->broken || rm_fail(error, RM_REASON_QMP_UNREACHABLE,
+                                   "the connection to QMP socket %s broke earlier", qmp->path);
+}
+
 /* Waits for `events` on the socket. *ret_ready is FALSE when the deadline passed. */
 static gboolean wait_for(RmQmp *qmp, gushort events, gint64 deadline, gboolean *ret_ready, GError **error)
 {
@@ -274,16 +283,14 @@ static gboolean run(RmQmp *qmp, int fd, const char *command, json_object *argume
     if (arguments != NULL)
         rm_json_add(request, "arguments", arguments);
     rm_json_add_uint(request, "id", id);
-    if (qmp->gone)
-        return fail_gone(qmp, error);
-    if (qmp->broken)
-        return rm_fail(error, RM_REASON_QMP_UNREACHABLE, "the connection to QMP socket %s broke earlier",
-                       qmp->path);
+    if (!check_sound(qmp, error))
+        return FALSE;
     if (g_cancellable_set_error_if_cancelled(rm_qmp_cancellable(qmp), error))
         return FALSE;
     gint64 deadline = deadline_of(qmp);
-    g_autofree char *line =
-        g_strconcat(json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN), "\n", NULL);
+    g_autofree char *line = g_strconcat(
+        json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE),
+        "\n", NULL);
     g_debug("qmp > %.*s", (int)MIN(strlen(line) - 1, 400), line);
     return send_line(qmp, line, fd, deadline, error) &&
            await_reply(qmp, command, id, deadline, ret_reply, error);
@@ -316,9 +323,9 @@ gboolean rm_qmp_hmp(RmQmp *qmp, const char *line, char **ret_text, GError **erro
 gboolean rm_qmp_receive(RmQmp *qmp, GError **error)
 {
     gboolean more = TRUE;
-    if (qmp->gone)
-        return fail_gone(qmp, error);
-    while (more && !qmp->broken) {
+    if (!check_sound(qmp, error))
+        return FALSE;
+    while (more) {
         if (!read_some(qmp, &more, error))
             return FALSE;
         for (;;) {

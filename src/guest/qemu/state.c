@@ -138,16 +138,26 @@ gboolean rm_state_save(RmQmp *qmp, GByteArray **ret_state, GError **error)
            fail_as(RM_REASON_STATE_SAVE, "cannot save the device state", problem, error);
 }
 
+/* Takes back a descriptor that QEMU was given and did not come to use; an error says that there is none. */
+static void take_back_fd(RmQmp *qmp)
+{
+    json_object *arguments = json_object_new_object();
+    rm_json_add_string(arguments, "fdname", FD_NAME);
+    rm_qmp_run(qmp, "closefd", arguments, NULL, NULL);
+}
+
 gboolean rm_state_cancel(RmQmp *qmp, GError **error)
 {
     gboolean active;
     g_autofree char *status = NULL, *end = NULL, *words = NULL;
     if (!rm_state_query_migration(qmp, &active, &status, error))
         return FALSE;
-    if (!active)
-        return TRUE;
-    g_debug("cancelling QEMU's migration, state %s", status);
-    return rm_qmp_run(qmp, "migrate_cancel", NULL, NULL, error) && wait_final(qmp, &end, &words, error);
+    g_debug("roll-back: QEMU's migration is in state %s", status);
+    if (active &&
+        (!rm_qmp_run(qmp, "migrate_cancel", NULL, NULL, error) || !wait_final(qmp, &end, &words, error)))
+        return FALSE;
+    take_back_fd(qmp);
+    return TRUE;
 }
 
 /* From 9.1 on QEMU can be told to survive a failed load, so that it can still say what was wrong. */

@@ -70,6 +70,55 @@ static inline void fake_qmp_welcome(int fd)
     fake_qmp_return(fd, fake_qmp_read(fd, NULL), "{}");
 }
 
+/* One answer of a scripted server: to `command`, if `part` (NULL: anything) is in its line. */
+typedef struct {
+    const char *command;
+    const char *part;
+    const char *value; /* of "return" */
+    const char *after; /* sent behind it, may be NULL: events */
+} FakeQmpRule;
+
+/* A server that greets as `version` ("7, 2": major, minor are numbers) and answers by the first rule that
+ * fits; the list ends with a NULL command. What fits none gets QEMU's own error. */
+typedef struct {
+    unsigned major, minor;
+    const FakeQmpRule *rules;
+} FakeQmpScript;
+
+static inline void fake_qmp_answer(int fd, unsigned id, const char *line, const FakeQmpRule *rule)
+{
+    for (; rule->command != NULL; rule++) {
+        g_autofree char *execute = g_strdup_printf("\"execute\":\"%s\"", rule->command);
+        if (strstr(line, execute) == NULL || (rule->part != NULL && strstr(line, rule->part) == NULL))
+            continue;
+        fake_qmp_return(fd, id, rule->value);
+        if (rule->after != NULL)
+            fake_qmp_send(fd, rule->after);
+        return;
+    }
+    g_autofree char *text = g_strdup_printf(
+        "{\"error\": {\"class\": \"CommandNotFound\", \"desc\": \"no rule for this\"}, \"id\": %u}\r\n", id);
+    fake_qmp_send(fd, text);
+}
+
+static inline void fake_qmp_serve_script(FakeQmp *server, int fd, unsigned connection)
+{
+    const FakeQmpScript *script = server->data;
+    g_autofree char *greeting = g_strdup_printf("{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 0, "
+                                                "\"minor\": %u, \"major\": %u}, \"package\": \"\"}, "
+                                                "\"capabilities\": []}}\r\n",
+                                                script->minor, script->major);
+    fake_qmp_send(fd, greeting);
+    fake_qmp_return(fd, fake_qmp_read(fd, NULL), "{}");
+    for (;;) {
+        g_autofree char *line = NULL;
+        unsigned id = fake_qmp_read(fd, &line);
+        if (id == 0)
+            return;
+        fake_qmp_answer(fd, id, line, script->rules);
+    }
+}
+
 static inline gpointer fake_qmp_main(gpointer argument)
 {
     FakeQmp *server = argument;

@@ -279,6 +279,33 @@ static void test_rejected(gconstpointer data)
     }
 }
 
+/* The state is loaded, but `commit` never comes: the source gets its disks back beside a destination that is
+ * still there. */
+static void test_loaded_not_committed(gconstpointer data)
+{
+    const Qemu *qemu = data;
+    g_autoptr(GError) error = NULL;
+    if (!have(qemu))
+        return;
+    g_autoptr(Vm) a = vm_start(qemu, "");
+    g_autofree char *options = g_strdup_printf(
+        VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 -incoming defer", a->disk);
+    g_autoptr(Vm) b = vm_start_raw(qemu, options);
+    g_autoptr(RmGuest) source = vm_guest(a), destination = vm_guest(b);
+    g_autoptr(GPtrArray) from = vm_blocks(source, FALSE), to = vm_blocks(destination, TRUE);
+    g_autoptr(GByteArray) state = stop_and_save(source);
+    copy_ram(from, to);
+    destination->ops->load(destination, state->data, state->len, &error);
+    g_assert_no_error(error);
+    source->ops->resume(source, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_status(a, "running");
+    vm_assert_counts(from);
+    vm_assert_status(b, "paused");
+    destination->ops->quit(destination, &error);
+    g_assert_no_error(error);
+}
+
 static void test_load_wrong_state(gconstpointer data)
 {
     const Qemu *qemu = data;
@@ -300,6 +327,20 @@ static gpointer cancel_after(gpointer data)
     return NULL;
 }
 
+/* How many pipes QEMU has open: none of ours may stay. */
+static unsigned count_pipes(Vm *vm)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/fd", (int)vm->pid);
+    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
+    unsigned n = 0;
+    for (const char *name; dir != NULL && (name = g_dir_read_name(dir)) != NULL;) {
+        g_autofree char *link = g_build_filename(path, name, NULL);
+        g_autofree char *target = g_file_read_link(link, NULL);
+        n += target != NULL && g_str_has_prefix(target, "pipe:");
+    }
+    return n;
+}
+
 /* Cancelled anywhere in the save: the guest runs again, and QEMU is as it was. */
 static void test_cancelled_anywhere(gconstpointer data)
 {
@@ -309,6 +350,7 @@ static void test_cancelled_anywhere(gconstpointer data)
         return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autofree char *before = query_vector(vm);
+    unsigned pipes = count_pipes(vm);
     for (unsigned us = 0; us < 24000; us += 1500) {
         g_autoptr(GError) error = NULL;
         g_autoptr(GCancellable) cancellable = g_cancellable_new();
@@ -333,6 +375,7 @@ static void test_cancelled_anywhere(gconstpointer data)
         g_assert_cmpstr(before, ==, after);
     }
     g_test_message("%u cancelled", cancelled);
+    g_assert_cmpuint(count_pipes(vm), ==, pipes);
     g_assert_cmpuint(cancelled, >, 0);
 }
 
@@ -392,6 +435,7 @@ int main(int argc, char **argv)
     add_for_each("paused", test_paused);
     add_for_each("paused-by-other", test_paused_by_other);
     add_for_each("rejected", test_rejected);
+    add_for_each("loaded-not-committed", test_loaded_not_committed);
     add_for_each("load-wrong-state", test_load_wrong_state);
     add_for_each("cancelled-anywhere", test_cancelled_anywhere);
     add_for_each("unresponsive", test_unresponsive);

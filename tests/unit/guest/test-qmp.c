@@ -231,6 +231,8 @@ static void test_endless_line(void)
     g_autoptr(GError) error = NULL;
     assert_fails(qmp, "x", RM_REASON_PROTOCOL, "line of more than");
     assert_fails(qmp, "x", RM_REASON_QMP_UNREACHABLE, "broke earlier");
+    g_assert_false(rm_qmp_receive(qmp, &error));
+    g_clear_error(&error);
     g_assert_true(rm_qmp_reconnect(qmp, &error));
     assert_returns(qmp, "x", 5);
 }

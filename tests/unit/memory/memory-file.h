@@ -85,10 +85,12 @@ static inline void memory_huge_release(void)
     memory_huge_before = -1;
 }
 
-/* A failed assertion aborts, and exit handlers don't run then. */
+/* A failed assertion aborts, and a full pool is a SIGBUS; exit handlers don't run then. */
 static inline void memory_huge_abort(int signal_number)
 {
     memory_huge_release();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
 }
 
 /* Sees to it that `n` huge pages are free; what was added is given back at exit. FALSE after skipping the
@@ -101,6 +103,8 @@ static inline gboolean memory_huge_reserve(int64_t n)
             memory_huge_before = total;
             atexit(memory_huge_release);
             signal(SIGABRT, memory_huge_abort);
+            signal(SIGBUS, memory_huge_abort);
+            signal(SIGSEGV, memory_huge_abort);
         }
         memory_write_number(NR_HUGEPAGES, total + n - free_pages);
         free_pages = memory_read_number(FREE_HUGEPAGES);

@@ -188,7 +188,7 @@ static void test_populate_full(void)
 static void test_stays_sparse(void)
 {
     g_autoptr(GError) error = NULL;
-    g_autoptr(RmBlock) block = memory_block(UINT64_C(1) << 40, 0, 0);
+    g_autoptr(RmBlock) block = memory_block(UINT64_C(64) << 30, 0, 0);
     fill(block, 12345678, 3, 1);
     assert_extents(block, "12345678-12345681");
     rm_block_zero(block, 0, block->size, FALSE, &error);

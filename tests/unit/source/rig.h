@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A session's rounds without a VMM: fake guest, fake tracker, fake transport, and a destination that answers `register`
- * and `round-end` on a real control channel. "The guest" is the test itself: it writes the fake guest's memory and tells
- * the tracker.
+ * A session's rounds without a VMM: fake guest, fake tracker, fake transport, and a destination that answers
+ * `register` and `round-end` on a real control channel. "The guest" is the test itself: it writes the fake
+ * guest's memory and tells the tracker.
  */
 #pragma once
 
@@ -52,8 +52,8 @@ static inline json_object *rig_answer(Rig *rig, json_object *message)
     g_assert_no_error(error);
     for (guint i = 0; i < end->zeroes->len; i++) {
         const RmZeroRange *range = &g_array_index(end->zeroes, RmZeroRange, i);
-        rm_block_zero(rig->target_blocks->pdata[range->block], range->page << RM_PAGE_SHIFT, range->count << RM_PAGE_SHIFT,
-                      TRUE, &error);
+        rm_block_zero(rig->target_blocks->pdata[range->block], range->page << RM_PAGE_SHIFT,
+                      range->count << RM_PAGE_SHIFT, TRUE, &error);
         g_assert_no_error(error);
     }
     return rm_json_message(RM_MSG_ROUND_END_OK);
@@ -93,8 +93,10 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     session->accept->chunk_size = 1 << 20;
     session->accept->channels = channels;
 
-    RmRxParams rx = {.channels = channels, .blocks = rig->target_blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
-    RmTxParams tx = {.channels = channels, .blocks = session->blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
+    RmRxParams rx = {
+        .channels = channels, .blocks = rig->target_blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
+    RmTxParams tx = {
+        .channels = channels, .blocks = session->blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
     memset(rx.token, ++serial, sizeof rx.token);
     memset(tx.token, serial, sizeof tx.token);
     rig->rx = rm_transport_fake.rx_new();
@@ -146,7 +148,8 @@ static inline void rig_punch(Rig *rig, unsigned block, uint64_t page)
     g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", b->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     g_assert_cmpint(fd, >=, 0);
-    g_assert_cmpint(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(page * RM_PAGE), RM_PAGE), ==, 0);
+    g_assert_cmpint(
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(page * RM_PAGE), RM_PAGE), ==, 0);
     close(fd);
 }
 

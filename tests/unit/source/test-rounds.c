@@ -76,7 +76,8 @@ static void submit(Dma *dma, uint64_t page)
 static void land(Dma *dma)
 {
     for (guint i = 0; i < dma->pages->len; i++)
-        memset(rm_guest_fake_memory(dma->rig->session->guest, 0) + g_array_index(dma->pages, uint64_t, i) * RM_PAGE,
+        memset(rm_guest_fake_memory(dma->rig->session->guest, 0) +
+                   g_array_index(dma->pages, uint64_t, i) * RM_PAGE,
                ++dma->value | 0x80, RM_PAGE);
     g_array_set_size(dma->pages, 0);
 }
@@ -229,7 +230,8 @@ static void test_wild_guest(void)
         rig_round(rig, RM_ROUND_STOPPED);
         for (unsigned block = 0; block < 2; block++) {
             if (rig_differs(rig, block) >= 0)
-                g_error("seed %u: page %" G_GINT64_FORMAT " of block %u differs", seed, rig_differs(rig, block), block);
+                g_error("seed %u: page %" G_GINT64_FORMAT " of block %u differs", seed,
+                        rig_differs(rig, block), block);
         }
         if (!rm_fake_check(rig->session->tx, &error))
             g_error("seed %u: %s", seed, error->message);

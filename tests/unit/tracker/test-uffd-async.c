@@ -76,11 +76,14 @@ static int execute(const struct command *command, uint8_t *map, const char *dire
     }
     case OP_UNMAP:
         return munmap(page, length) < 0 ? -errno : 0;
-    case OP_MAP_OTHER:
-        return mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-                       page
-                   ? 0
-                   : -errno;
+    case OP_MAP_OTHER: { /* another file of the same file system, at the same offset */
+        rm_autofd other = open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        off_t offset = (off_t)(command->page * RM_PAGE);
+        if (ftruncate(other, offset + (off_t)length) < 0)
+            return -errno;
+        void *at = mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, other, offset);
+        return at == page ? 0 : -errno;
+    }
     }
     return -EINVAL;
 }
@@ -445,7 +448,7 @@ static void test_second_tracker(void)
     victim_stop(&victim);
 }
 
-static void expect_failure(Victim *victim, int reason)
+static void expect_failure(Victim *victim, int reason, const char *word)
 {
     g_autoptr(GError) error = NULL;
     g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
@@ -454,6 +457,7 @@ static void expect_failure(Victim *victim, int reason)
     g_assert_false(read_extents(victim, extents, TRUE, &error));
     g_test_message("%s", error->message);
     g_assert_error(error, RM_ERROR, reason);
+    g_assert_nonnull(strstr(error->message, word));
     g_clear_error(&error);
     g_assert_false(read_extents(victim, extents, FALSE, &error));
     g_assert_error(error, RM_ERROR, reason);
@@ -466,7 +470,8 @@ static void test_changed(gconstpointer data)
     store(&victim, 0, 1024, 1);
     arm(&victim);
     g_assert_cmpint(tell(&victim, GPOINTER_TO_INT(data), 100, 100, 0), ==, 0);
-    expect_failure(&victim, RM_REASON_GUEST_CHANGED);
+    expect_failure(&victim, RM_REASON_GUEST_CHANGED,
+                   GPOINTER_TO_INT(data) == OP_REMAP ? "mapped it anew" : "no longer at address");
     victim_stop(&victim);
 }
 
@@ -480,9 +485,9 @@ static void test_gone(void)
     kill(victim.pid, SIGKILL);
     siginfo_t info;
     waitid(P_PID, (id_t)victim.pid, &info, WEXITED | WNOWAIT); /* dead, not yet reaped */
-    expect_failure(&victim, RM_REASON_GUEST_GONE);
+    expect_failure(&victim, RM_REASON_GUEST_GONE, "has ended");
     waitpid(victim.pid, NULL, 0);
-    expect_failure(&victim, RM_REASON_GUEST_GONE);
+    expect_failure(&victim, RM_REASON_GUEST_GONE, "has ended");
     g_autoptr(RmTracker) late = rm_tracker_uffd_async_new(victim.pid, victim.blocks);
     g_assert_false(late->ops->arm(late, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_GUEST_GONE);

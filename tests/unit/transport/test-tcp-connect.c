@@ -211,6 +211,26 @@ static void test_source_address(void)
     json_object_put(address);
 }
 
+static void test_ipv6(void)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Pair) pair = pair_new(1, MIB, one_mib);
+    g_autoptr(GSocketAddress) loopback = g_inet_socket_address_new_from_string("::1", 0), actual = NULL;
+    if (!g_socket_listener_add_address(pair->listener, loopback, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP,
+                                       NULL, &actual, &error)) {
+        g_test_skip("no IPv6 loopback here");
+        return;
+    }
+    json_object *address = pair_address("::1", g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(actual)));
+    RmTxParams params = pair_params(pair, address);
+    pair->tx = rm_transport_tcp.tx_new();
+    GThread *thread = g_thread_new("sleeper", adopt_raw, pair);
+    pair->tx->ops->connect(pair->tx, &params, NULL, &error);
+    g_assert_no_error(error);
+    close(GPOINTER_TO_INT(g_thread_join(thread)));
+    json_object_put(address);
+}
+
 /* ---- a destination that stops reading ---- */
 
 typedef struct {
@@ -314,6 +334,7 @@ int main(int argc, char **argv)
     g_test_add_func("/tcp-connect/wrong-ack", test_wrong_ack);
     g_test_add_func("/tcp-connect/cancelled", test_cancelled);
     g_test_add_func("/tcp-connect/source-address", test_source_address);
+    g_test_add_func("/tcp-connect/ipv6", test_ipv6);
     g_test_add_func("/tcp-connect/abort-while-blocked", test_abort_while_blocked);
     g_test_add_func("/tcp-connect/peer-takes-nothing", test_peer_takes_nothing);
     g_test_add_func("/tcp-connect/peer-closes", test_peer_closes);
