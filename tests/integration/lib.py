@@ -134,6 +134,7 @@ class Process:
         self.log = case.folder / f"{name}.log"
         self.name = name
         case.addCleanup(self.kill)
+        case.processes.append(self)
         with open(self.log, "ab") as log:
             self.popen = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                           preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
@@ -149,7 +150,7 @@ class Process:
                 self.popen.wait(PATIENCE)
 
     def output(self):
-        return self.log.read_text(errors="replace")
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 # ---- QEMU ----
@@ -374,7 +375,8 @@ class Send:
     def explain(self):
         """What it said, for a failed assertion."""
         last = [f"{event.get('reason')}: {event.get('detail')}" for event in self.events if event["event"] == "result"]
-        return "\n".join([self.text(), *last])
+        logs = [f"{process.name}: {line}" for process in self.case.processes for line in process.output().splitlines()[-12:]]
+        return "\n".join([self.text(), *last, *logs])
 
     def wait_event(self, condition, what, timeout=PATIENCE):
         def look():
@@ -423,6 +425,7 @@ class Case(unittest.TestCase):
         (self.folder / "run").mkdir(mode=0o700)
         self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run")}
         self.env.pop("RDMAMIG_FAULT", None)
+        self.processes = []
 
     def disk_folder(self):
         """A folder that is not on tmpfs."""
