@@ -38,7 +38,7 @@ gboolean rm_rounds_init(RmSession *session, GError **error)
         rounds->todo = rm_bitmap_new(pages);
         rounds->suspect = rm_bitmap_new(pages);
         rounds->scratch = rm_bitmap_new(pages);
-        rounds->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+        rounds->populated = rm_populated_new();
         rounds->verified = g_new0(uint8_t, rm_chunk_count(block_at(session, i), session->accept->chunk_size));
     }
     return TRUE;
@@ -51,22 +51,10 @@ void rm_rounds_free(RmSession *session)
         rm_bitmap_free(rounds->todo);
         rm_bitmap_free(rounds->suspect);
         rm_bitmap_free(rounds->scratch);
-        g_array_unref(rounds->extents);
+        rm_populated_free(rounds->populated);
         g_free(rounds->verified);
     }
     g_clear_pointer(&session->rounds, g_free);
-}
-
-/* Where a scan has to look. hugetlbfs has no holes to seek; its blocks are armed whole, so they're scanned
- * whole. */
-static gboolean ask_extents(RmBlock *block, gboolean by_content, GArray *extents, GError **error)
-{
-    g_array_set_size(extents, 0);
-    if (!block->hugetlb || by_content)
-        return rm_block_populated(block, extents, error);
-    RmExtent whole = {0, block->size};
-    g_array_append_val(extents, whole);
-    return TRUE;
 }
 
 static void mark_extents(const GArray *extents, RmBitmap *map)
@@ -97,7 +85,7 @@ static void settle_hole(RmSession *session, guint i, uint64_t first, uint64_t en
 
 static void settle_holes(RmSession *session, guint i, GArray *zeroes)
 {
-    const GArray *extents = session->rounds[i].extents;
+    const GArray *extents = session->rounds[i].populated->extents;
     uint64_t position = 0;
     for (guint k = 0; k < extents->len; k++) {
         const RmExtent *extent = &g_array_index(extents, RmExtent, k);
@@ -113,11 +101,12 @@ static gboolean scan(RmSession *session, RmRoundKind kind, GError **error)
     for (guint i = 0; i < session->blocks->len; i++) {
         RmBlockRounds *rounds = &session->rounds[i];
         rm_bitmap_clear_all(rounds->todo);
-        if (!ask_extents(block_at(session, i), kind == RM_ROUND_FIRST, rounds->extents, error))
+        if (!rm_populated_refresh(rounds->populated, block_at(session, i), kind == RM_ROUND_STOPPED, error))
             return FALSE;
+        const GArray *extents = rounds->populated->extents;
         if (kind == RM_ROUND_FIRST)
-            mark_extents(rounds->extents, rounds->todo); /* armed by the tracker a moment ago */
-        else if (!session->tracker->ops->scan(session->tracker, i, rounds->extents, rounds->todo, error))
+            mark_extents(extents, rounds->todo); /* armed by the tracker a moment ago */
+        else if (!session->tracker->ops->scan(session->tracker, i, extents, rounds->todo, error))
             return FALSE;
     }
     return TRUE;
@@ -341,8 +330,8 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
     for (guint i = 0; i < session->blocks->len; i++) {
         RmBlockRounds *rounds = &session->rounds[i];
         rm_bitmap_clear_all(rounds->scratch);
-        if (!ask_extents(block_at(session, i), FALSE, rounds->extents, error) ||
-            !session->tracker->ops->peek(session->tracker, i, rounds->extents, rounds->scratch, error))
+        if (!rm_populated_refresh(rounds->populated, block_at(session, i), FALSE, error) ||
+            !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch, error))
             return FALSE;
         dirty += rm_bitmap_count(rounds->scratch, 0, rounds->scratch->n_bits);
     }

@@ -301,6 +301,9 @@ void rm_session_run(RmSession *session, RmResult *ret_result)
         end_well(session, &result);
     }
     g_clear_error(&problem);
+    char *where = rm_printable(result.where, DETAIL_MAX); /* a guest's name is its owner's choice */
+    g_free(result.where);
+    result.where = where;
     result.state = session->state;
     result.owner = result.dry_run ? RM_OWNER_SOURCE : rm_state_owner(session->state);
     if (session->metrics.total_us == 0)

@@ -17,6 +17,7 @@
 #include "control/channel.h"
 #include "control/message.h"
 #include "guest/guest.h"
+#include "memory/populated.h"
 #include "source/options.h"
 #include "source/report.h"
 #include "source/sender.h"
@@ -28,7 +29,7 @@ typedef struct {
     RmBitmap *todo;    /* this round's pages */
     RmBitmap *suspect; /* read since their last protection without a fence in between (design fact 2) */
     RmBitmap *scratch; /* peeks, holes */
-    GArray *extents;   /* RmExtent: what was populated when last asked */
+    RmPopulated *populated;
     uint8_t *verified; /* one byte a chunk: equal at both ends since it was last written */
 } RmBlockRounds;
 

@@ -55,14 +55,29 @@ static gboolean send_batch(RmSession *session, GArray *items, GError **error)
                    ((RmBlock *)session->blocks->pdata[block])->name);
 }
 
+/* What may be read without allocating it. On tmpfs a hole that still counts as populated costs a page, no more, and a page
+ * that appears is written, so the peek sees it; on hugetlbfs reading a hole could exhaust the pool: ask by content. */
+static gboolean ask_extents(const RmBlock *block, RmBlockRounds *rounds, gboolean stopped, GArray **ret_extents,
+                            GError **error)
+{
+    if (!block->hugetlb) {
+        if (!rm_populated_refresh(rounds->populated, block, stopped, error))
+            return FALSE;
+        *ret_extents = g_array_ref(rounds->populated->extents);
+        return TRUE;
+    }
+    *ret_extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    return rm_block_populated(block, *ret_extents, error);
+}
+
 static gboolean digest_block(RmSession *session, guint i, gboolean stopped, GArray *items, GError **error)
 {
     RmBlock *block = session->blocks->pdata[i];
     RmBlockRounds *rounds = &session->rounds[i];
     uint64_t chunk_size = session->accept->chunk_size, n_chunks = rm_chunk_count(block, chunk_size);
     g_autoptr(GArray) candidates = g_array_new(FALSE, FALSE, sizeof(RmVerifyItem));
-    g_array_set_size(rounds->extents, 0);
-    if (!rm_block_populated(block, rounds->extents, error))
+    g_autoptr(GArray) extents = NULL;
+    if (!ask_extents(block, rounds, stopped, &extents, error))
         return FALSE;
     for (uint64_t chunk = 0; chunk < n_chunks; chunk++) {
         uint64_t length = rm_chunk_length(block, chunk_size, chunk);
@@ -71,14 +86,13 @@ static gboolean digest_block(RmSession *session, guint i, gboolean stopped, GArr
             continue;
         if (!rm_session_check(session, error))
             return FALSE;
-        RmVerifyItem item = {i, chunk, rm_digest_range(block, rounds->extents, chunk * chunk_size, length)};
+        RmVerifyItem item = {i, chunk, rm_digest_range(block, extents, chunk * chunk_size, length)};
         g_array_append_val(candidates, item);
     }
     rm_bitmap_clear_all(rounds->scratch);
     if (!stopped) {
-        g_array_set_size(rounds->extents, 0);
-        if (!rm_block_populated(block, rounds->extents, error) ||
-            !session->tracker->ops->peek(session->tracker, i, rounds->extents, rounds->scratch, error))
+        if (!rm_populated_refresh(rounds->populated, block, FALSE, error) ||
+            !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch, error))
             return FALSE;
     }
     for (guint k = 0; k < candidates->len; k++) {

@@ -50,6 +50,7 @@
 #include "tracker/task-status.h"
 #include "tracker/thread-checks.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -65,6 +66,7 @@
 #define RELEASE_TRIES 200
 #define RELEASE_US 1000
 #define XSTATE_ROOM 65536
+#define USER_CS 0x33 /* code segment of 64-bit user mode */
 
 #ifndef PIDFD_THREAD /* include/uapi/linux/pidfd.h, Linux 6.9 */
 #define PIDFD_THREAD O_EXCL
@@ -82,7 +84,8 @@ typedef struct {
     uint64_t sigmask;
     RmSigframe frame;
     int64_t stopped_at, stopped_us;
-    int fd; /* the result, or -1 */
+    pid_t tracer; /* our thread that does it */
+    int fd;       /* the result, or -1 */
     GError *error;
 } Attach;
 
@@ -123,6 +126,21 @@ static gboolean fail_seize(Attach *a, int result)
         (int)a->pid, yama != NULL ? g_strchomp(yama) : "absent");
 }
 
+static gboolean fail_32bit(Attach *a)
+{
+    return rm_fail(&a->error, RM_REASON_ATTACH, "process %d runs 32-bit code; only 64-bit VMMs are supported",
+                   (int)a->pid);
+}
+
+/* Only to say it early and clearly: what counts is the mode that the thread is stopped in. */
+static gboolean is_32bit_program(pid_t pid)
+{
+    uint8_t ident[EI_NIDENT] = {0};
+    g_autofree char *path = g_strdup_printf("/proc/%d/exe", (int)pid);
+    rm_autofd fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && read(fd, ident, sizeof ident) == sizeof ident && ident[EI_CLASS] == ELFCLASS32;
+}
+
 static gboolean look(Attach *a)
 {
     if (!rm_task_status(a->pid, a->tracee.tid, &a->status, &a->error))
@@ -135,6 +153,8 @@ static gboolean look(Attach *a)
             "process %d uses a user shadow stack, on which a system call cannot be injected safely; start "
             "the VMM with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off",
             (int)a->pid);
+    if (is_32bit_program(a->pid))
+        return fail_32bit(a);
     a->mappings = rm_mappings_read(a->pid, &a->error);
     if (a->mappings == NULL || !rm_code_find(a->pid, a->mappings, &a->code, &a->error))
         return FALSE;
@@ -211,9 +231,8 @@ static gboolean prepare(Attach *a)
     g_autofree uint8_t *xstate = g_malloc0(XSTATE_ROOM);
     size_t xstate_length;
     int result = rm_tracee_get_regs(&a->tracee, &a->stopped);
-    if (result == -EPROTOTYPE || (result == 0 && a->stopped.cs != 0x33))
-        return rm_fail(&a->error, RM_REASON_ATTACH,
-                       "process %d runs 32-bit code; only 64-bit VMMs are supported", (int)a->pid);
+    if (result == -EPROTOTYPE || (result == 0 && a->stopped.cs != USER_CS))
+        return fail_32bit(a);
     if (result < 0)
         return fail(a, result, "reading its registers");
     if (a->status.seccomp != 0 && !rm_check_seccomp(&a->tracee, &a->code, &a->error))
@@ -361,6 +380,7 @@ static int put_back(Attach *a)
 static gpointer tracer(gpointer data)
 {
     Attach *a = data;
+    a->tracer = gettid();
     if (!look(a))
         return NULL;
     int result = (int)rm_tracee_request(&a->tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
@@ -393,7 +413,7 @@ static void await_release(const Attach *a)
 {
     RmTaskStatus status;
     for (int i = 0; i < RELEASE_TRIES; i++) {
-        if (!rm_task_status(a->pid, a->tracee.tid, &status, NULL) || status.tracer != getpid())
+        if (!rm_task_status(a->pid, a->tracee.tid, &status, NULL) || status.tracer != a->tracer)
             return;
         g_usleep(RELEASE_US);
     }

@@ -31,9 +31,9 @@
 #include <poll.h>
 #include <sys/syscall.h>
 
-#define THREAD_TRIES 4                      /* threads tried, each for at most the bound in attach.c */
-#define PROTECT_SLICE (UINT64_C(64) << 20)  /* bytes per call that holds the VMM's mmap lock for reading */
-#define RELEASE_SLICE (UINT64_C(256) << 20) /* the same, for writing: page faults of the VMM wait */
+#define THREAD_TRIES 4                     /* threads tried, each for at most the bound in attach.c */
+#define PROTECT_SLICE (UINT64_C(64) << 20) /* bytes per call that holds the VMM's mmap lock for reading */
+#define RELEASE_SLICE (UINT64_C(32) << 20) /* the same, for writing: page faults of the VMM wait */
 
 typedef struct {
     RmTracker base;
@@ -178,14 +178,13 @@ static gboolean register_block(UffdAsync *self, const RmBlock *block, GError **e
                         block->name, hint);
 }
 
-/* Protects, or takes protection from, [start, end) of the VMM, slice by slice. 0 or a negative errno. */
-static int set_protection(const UffdAsync *self, uint64_t start, uint64_t end, uint64_t slice,
-                          gboolean protect)
+/* Protects [start, end) of the VMM, slice by slice. 0 or a negative errno. */
+static int protect_range(const UffdAsync *self, uint64_t start, uint64_t end, uint64_t slice)
 {
     for (uint64_t at = start; at < end; at += slice) {
         struct uffdio_writeprotect arg = {
             .range = {.start = at, .len = MIN(slice, end - at)},
-            .mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
+            .mode = UFFDIO_WRITEPROTECT_MODE_WP,
         };
         while (ioctl(self->uffd, UFFDIO_WRITEPROTECT, &arg) < 0)
             if (errno != EINTR && errno != EAGAIN)
@@ -205,7 +204,7 @@ static gboolean protect_block(UffdAsync *self, const RmBlock *block, GError **er
     uint64_t slice = MAX(PROTECT_SLICE, block->page_size);
     for (guint i = 0; i < extents->len; i++) {
         const RmExtent *extent = &g_array_index(extents, RmExtent, i);
-        int result = set_protection(self, block->hva + extent->start, block->hva + extent->end, slice, TRUE);
+        int result = protect_range(self, block->hva + extent->start, block->hva + extent->end, slice);
         if (result == -ESRCH || (result < 0 && gone(self)))
             return fail_gone(self, error);
         if (result < 0)
@@ -299,14 +298,13 @@ static gboolean uffd_async_peek(RmTracker *tracker, unsigned index, const GArray
 
 /* ---- letting go ---- */
 
-/* The last close would do all of it at once, under the VMM's mmap lock. Each step here holds it for one slice
- * only: first the protection, which needs it for reading, then the registration, which then finds nothing
- * left to undo. Failures don't matter: close() finishes whatever is left. */
+/* The last close would do all of it at once, with the VMM's page faults waiting: about 25 ms for a GiB. So do
+ * it slice by slice. To take the protection away first, which needs no such lock, doesn't help: to unregister
+ * walks the page tables anyway, and takes as long. Failures don't matter: close() finishes whatever is left.
+ */
 static void release_block(const UffdAsync *self, const RmBlock *block)
 {
     uint64_t slice = MAX(RELEASE_SLICE, block->page_size), end = block->hva + block->size;
-    if (set_protection(self, block->hva, end, slice, FALSE) < 0)
-        return;
     for (uint64_t at = block->hva; at < end; at += slice) {
         struct uffdio_range range = {.start = at, .len = MIN(slice, end - at)};
         if (ioctl(self->uffd, UFFDIO_UNREGISTER, &range) < 0)

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glib/gstdio.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +23,17 @@
 #define HUGE_PAGE (2 * MIB)
 #define HUGE_PAGES 8
 
-typedef enum { OP_STORE, OP_LOAD, OP_READ, OP_DIRECT, OP_SPLIT, OP_REMAP, OP_UNMAP, OP_MAP_OTHER } Op;
+typedef enum {
+    OP_STORE,
+    OP_LOAD,
+    OP_READ,
+    OP_DIRECT,
+    OP_SPLIT,
+    OP_REMAP,
+    OP_UNMAP,
+    OP_MAP_OTHER,
+    OP_HAMMER
+} Op;
 
 struct command {
     Op op;
@@ -42,6 +53,18 @@ typedef struct {
 } Victim;
 
 /* ---- the child ---- */
+
+static int hammer(uint8_t *map, uint64_t pages, int ms)
+{
+    uint64_t state = 1;
+    for (int64_t end = g_get_monotonic_time() + ms * 1000; g_get_monotonic_time() < end;) {
+        for (int i = 0; i < 1000; i++) {
+            state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+            *(volatile uint64_t *)(map + (state >> 33) % pages * RM_PAGE + (state >> 20) % 512 * 8) = state;
+        }
+    }
+    return 0;
+}
 
 static int execute(const struct command *command, uint8_t *map, const char *direct)
 {
@@ -84,6 +107,8 @@ static int execute(const struct command *command, uint8_t *map, const char *dire
         void *at = mmap(page, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, other, offset);
         return at == page ? 0 : -errno;
     }
+    case OP_HAMMER: /* writes at random for that many milliseconds */
+        return hammer(page, command->count, command->value);
     }
     return -EINVAL;
 }
@@ -352,6 +377,37 @@ static void test_rounds(void)
     victim_stop(&victim);
 }
 
+/* Sends what a scan reports to a copy, as a migration does, while the victim writes as fast as it can: when
+ * it has ended, one more scan makes the copy equal. */
+static void test_race(void)
+{
+    const uint64_t size = 16 * MIB, pages = size / RM_PAGE;
+    Victim victim = {0};
+    struct pollfd done;
+    unsigned scans = 0;
+    victim_start(&victim, size);
+    store(&victim, 0, pages / 2, 1); /* the other half appears while we look */
+    arm(&victim);
+    g_autofree uint8_t *copy = g_malloc0(size);
+    memcpy(copy, victim.block->map, size / 2);
+    struct command command = {OP_HAMMER, 0, pages, 1500};
+    g_assert_cmpint(write(victim.socket, &command, sizeof command), ==, sizeof command);
+    do {
+        done = (struct pollfd){victim.socket, POLLIN, 0};
+        poll(&done, 1, 0);
+        look(&victim, TRUE);
+        rm_bitmap_foreach_run (victim.dirty, 0, pages, first, last)
+            memcpy(copy + first * RM_PAGE, victim.block->map + first * RM_PAGE, (last - first) * RM_PAGE);
+        scans++;
+    } while (!(done.revents & POLLIN));
+    int result;
+    g_assert_cmpint(read(victim.socket, &result, sizeof result), ==, sizeof result);
+    g_assert_cmpuint(scan(&victim), ==, 0);
+    g_assert_cmpint(memcmp(copy, victim.block->map, size), ==, 0);
+    g_test_message("%u scans", scans);
+    victim_stop(&victim);
+}
+
 /* Extents that a scan is not told of stay as they are. */
 static void test_partial_extents(void)
 {
@@ -560,6 +616,7 @@ int main(int argc, char **argv)
     g_test_add_func("/uffd-async/holes", test_holes);
     g_test_add_func("/uffd-async/never-touched", test_never_touched);
     g_test_add_func("/uffd-async/rounds", test_rounds);
+    g_test_add_func("/uffd-async/race", test_race);
     g_test_add_func("/uffd-async/partial-extents", test_partial_extents);
     g_test_add_func("/uffd-async/sparse", test_sparse);
     g_test_add_func("/uffd-async/free", test_free);
