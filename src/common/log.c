@@ -21,11 +21,11 @@
 #define ROOM_WAIT_MS 20
 
 static GMutex lock; /* one line at a time; guards what follows */
-static void (*before_line_hook)(void);
 static unsigned dropped;
 
 static const char *program_name = "rdmamig"; /* set before threads are started, as the level is */
 static int log_verbosity;
+static const char *line_start = "";
 
 static gboolean wanted(GLogLevelFlags level, const char *domain)
 {
@@ -73,13 +73,11 @@ static gboolean write_line(const char *line)
 
 static void log_to_stderr(GLogLevelFlags level, const char *text)
 {
-    g_autofree char *head = g_strdup_printf("%s: %s", program_name, level_prefix(level));
+    g_autofree char *head = g_strdup_printf("%s%s: %s", line_start, program_name, level_prefix(level));
     g_autofree char *body = rm_printable(text, PIPE_BUF - 1 - MIN(strlen(head), PIPE_BUF / 2));
     g_autofree char *line = g_strdup_printf("%.*s%s\n", PIPE_BUF / 2, head, body);
 
     g_mutex_lock(&lock);
-    if (before_line_hook != NULL)
-        before_line_hook();
     if (dropped > 0) {
         g_autofree char *notice =
             g_strdup_printf("%s: warning: %u log lines were lost\n", program_name, dropped);
@@ -110,9 +108,7 @@ void rm_log_init(const char *program, int verbosity)
     g_log_set_writer_func(write_log, NULL, NULL);
 }
 
-void rm_log_set_hook(void (*before_line)(void))
+void rm_log_set_line_start(const char *text)
 {
-    g_mutex_lock(&lock);
-    before_line_hook = before_line;
-    g_mutex_unlock(&lock);
+    line_start = text;
 }

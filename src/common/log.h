@@ -14,6 +14,6 @@
  * aborts on a second call. */
 void rm_log_init(const char *program, int verbosity);
 
-/* Called before each stderr line is written, so that a progress bar can clear its line; may be NULL. Runs
- * under the log's lock: it must not log, nor wait. */
-void rm_log_set_hook(void (*before_line)(void));
+/* What each line on stderr begins with: the terminal's sequence that clears a progress bar off the line; "" without one. A
+ * static string, set before threads are started. */
+void rm_log_set_line_start(const char *text);

@@ -14,6 +14,8 @@
 #define QMP_TIMEOUT_MS 30000
 #define EXEC_WAIT_MS 30000
 #define EXEC_LINE_MAX 4096
+#define BUSY_WAIT_MS 3000 /* for a session that is about to end, or looks at all sockets as we do */
+#define BUSY_POLL_MS 50
 
 void rm_found_clear(RmDaemon *daemon, RmFound *found)
 {
@@ -35,7 +37,10 @@ static gboolean agree(const char *ours, const char *theirs, int weight, int *sco
     return TRUE;
 }
 
-/* Opens the QEMU at `path` if it waits for this guest. Returns the score, or -1 with the reason in `why`. */
+/* Opens the QEMU at `path` if it waits for this guest. Returns the score, or NOT_THIS or BUSY with the reason
+ * in `why`. */
+#define NOT_THIS (-1)
+#define BUSY (-2)
 static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GCancellable *cancel,
                     RmFound *ret_found, char **why)
 {
@@ -45,7 +50,7 @@ static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GC
     int score = 0;
     if (!rm_daemon_claim(daemon, path)) {
         *why = g_strdup_printf("%s: in use by another session", path);
-        return -1;
+        return BUSY;
     }
     found.path = g_strdup(path);
     found.guest = rm_guest_qemu_new(path, QMP_TIMEOUT_MS, cancel, &error);
@@ -63,7 +68,7 @@ static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GC
         return score;
     }
     rm_found_clear(daemon, &found);
-    return -1;
+    return NOT_THIS;
 }
 
 static void add_directory(const char *path, GPtrArray *candidates)
@@ -158,19 +163,23 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
 
 /* ---- the search ---- */
 
-gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
-                       GError **error)
+/* One look at all sockets. FALSE with `error` only if several fit equally well; *ret_found is empty if none
+ * does, *ret_busy says whether one could not be looked at. */
+static gboolean look(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
+                     gboolean *ret_busy, GString *reasons, GError **error)
 {
     g_autoptr(GPtrArray) candidates = list_candidates(daemon->options);
-    g_autoptr(GString) reasons = g_string_new(NULL);
     RmFound best = {0};
     int best_score = -1;
     gboolean ambiguous = FALSE;
+    g_string_truncate(reasons, 0);
+    *ret_busy = FALSE;
     for (guint i = 0; i < candidates->len; i++) {
         g_autofree char *why = NULL;
         RmFound found = {0};
         int score = try_path(daemon, candidates->pdata[i], hello, cancel, &found, &why);
         if (score < 0) {
+            *ret_busy = *ret_busy || score == BUSY;
             g_string_append_printf(reasons, "%s%s", reasons->len > 0 ? "; " : "", why);
         } else if (score > best_score) {
             rm_found_clear(daemon, &best);
@@ -188,9 +197,29 @@ gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *can
                        "several QEMUs could take guest `%s`; give each -name or -uuid, as at the source",
                        hello->guest_name);
     }
-    if (best.guest != NULL) {
-        *ret_found = best;
-        return TRUE;
+    *ret_found = best;
+    return TRUE;
+}
+
+/* A socket in use may be free in a moment: an attempt that failed may be repeated at once, while its session
+ * still ends here; and another session's look claims each socket for a moment. */
+gboolean rm_find_guest(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
+                       GError **error)
+{
+    g_autoptr(GString) reasons = g_string_new(NULL);
+    int64_t deadline = g_get_monotonic_time() + BUSY_WAIT_MS * 1000;
+    for (;;) {
+        RmFound found = {0};
+        gboolean busy;
+        if (!look(daemon, hello, cancel, &found, &busy, reasons, error))
+            return FALSE;
+        if (found.guest != NULL) {
+            *ret_found = found;
+            return TRUE;
+        }
+        if (!busy || g_get_monotonic_time() > deadline || g_cancellable_is_cancelled(cancel))
+            break;
+        g_usleep(BUSY_POLL_MS * 1000);
     }
     if (daemon->options->exec != NULL)
         return start(daemon, hello, cancel, ret_found, error);

@@ -71,13 +71,13 @@ static gpointer session_main(gpointer data)
     return NULL;
 }
 
-static RmOutput choose_output(const RmSendOptions *options)
+static RmStyle choose_style(const RmSendOptions *options)
 {
     if (options->json)
-        return RM_OUTPUT_JSON;
+        return RM_STYLE_JSON;
     if (options->verbosity < 0)
-        return RM_OUTPUT_QUIET;
-    return isatty(STDERR_FILENO) ? RM_OUTPUT_BAR : RM_OUTPUT_LINES;
+        return RM_STYLE_QUIET;
+    return isatty(STDERR_FILENO) ? RM_STYLE_BAR : RM_STYLE_LINES;
 }
 
 static int run_send(const RmSendOptions *options)
@@ -85,7 +85,7 @@ static int run_send(const RmSendOptions *options)
     g_autofree char *id = g_uuid_string_random();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     g_autoptr(GError) error = NULL;
-    RmReporter *reporter = rm_reporter_new(choose_output(options), id);
+    RmReporter *reporter = rm_reporter_new(choose_style(options), id);
     RmSession *session = rm_session_new(options, reporter, id);
     Send send = {.session = session, .reporter = reporter, .loop = loop};
     RmMonitor *monitor = rm_monitor_new(session, reporter, &error);

@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "common/size.h"
 #include "control/json.h"
+#include "source/output.h"
 
 #include <errno.h>
 #include <math.h>
@@ -16,10 +17,12 @@
 #define LINES_EVERY_US (5 * G_USEC_PER_SEC) /* progress lines when piped */
 #define JSON_EVERY_US (500 * 1000)
 #define BAR_WIDTH 24
+#define CLEAR_LINE "\r\033[K"
 
 struct RmReporter {
-    RmOutput output; /* immutable */
-    char *session;   /* immutable */
+    RmStyle style;    /* immutable */
+    RmOutput *output; /* immutable */
+    char *session;    /* immutable */
 
     GMutex lock; /* all below */
     char *guest;
@@ -28,10 +31,7 @@ struct RmReporter {
     gboolean have_progress;
     double percent; /* shown last: never runs backwards */
     int64_t begin_us, last_print_us;
-    gboolean bar_drawn;
 };
-
-static RmReporter *bar_owner; /* for the log's hook: the one bar on this terminal */
 
 double rm_cpu_seconds(void)
 {
@@ -41,26 +41,30 @@ double rm_cpu_seconds(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-static void clear_bar(void)
+/* Queued; see source/output.h. */
+static void print_line(RmReporter *reporter, FILE *stream, const char *format, ...) G_GNUC_PRINTF(3, 4);
+static void print_line(RmReporter *reporter, FILE *stream, const char *format, ...)
 {
-    if (bar_owner != NULL && bar_owner->bar_drawn) {
-        fputs("\r\033[K", stderr);
-        bar_owner->bar_drawn = FALSE;
-    }
+    va_list args;
+    va_start(args, format);
+    g_autofree char *text = g_strdup_vprintf(format, args);
+    va_end(args);
+    if (reporter->style == RM_STYLE_BAR)
+        rm_output_print(reporter->output, stderr, g_strdup(CLEAR_LINE));
+    rm_output_print(reporter->output, stream, g_strconcat(text, "\n", NULL));
 }
 
-RmReporter *rm_reporter_new(RmOutput output, const char *session)
+RmReporter *rm_reporter_new(RmStyle style, const char *session)
 {
     RmReporter *reporter = g_new0(RmReporter, 1);
-    reporter->output = output;
+    reporter->style = style;
+    reporter->output = rm_output_new();
     reporter->session = g_strdup(session);
     reporter->guest = g_strdup("");
     reporter->begin_us = g_get_monotonic_time();
     g_mutex_init(&reporter->lock);
-    if (output == RM_OUTPUT_BAR) {
-        bar_owner = reporter;
-        rm_log_set_hook(clear_bar);
-    }
+    if (style == RM_STYLE_BAR)
+        rm_log_set_line_start(CLEAR_LINE);
     return reporter;
 }
 
@@ -68,10 +72,7 @@ void rm_reporter_free(RmReporter *reporter)
 {
     if (reporter == NULL)
         return;
-    if (bar_owner == reporter) {
-        rm_log_set_hook(NULL);
-        bar_owner = NULL;
-    }
+    rm_output_free(reporter->output);
     g_free(reporter->session);
     g_free(reporter->guest);
     g_mutex_clear(&reporter->lock);
@@ -114,11 +115,9 @@ static void add_ms(json_object *object, const char *key, int64_t us)
 
 /* Takes `object`. A reader that went away costs the output, not the guest: SIGPIPE is ignored and errors are
  * dropped. */
-static void print_json(json_object *object)
+static void print_json(RmReporter *reporter, json_object *object)
 {
-    fputs(json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN), stdout);
-    fputc('\n', stdout);
-    fflush(stdout);
+    print_line(reporter, stdout, "%s", json_object_to_json_string_ext(object, JSON_C_TO_STRING_PLAIN));
     json_object_put(object);
 }
 
@@ -142,13 +141,13 @@ void rm_reporter_state(RmReporter *reporter, RmState state)
 {
     g_mutex_lock(&reporter->lock);
     reporter->state = state;
-    if (reporter->output == RM_OUTPUT_JSON) {
+    if (reporter->style == RM_STYLE_JSON) {
         json_object *event = event_new(reporter, "state");
         rm_json_add_string(event, "state", rm_state_name(state));
         rm_json_add_string(event, "owner", rm_owner_name(rm_state_owner(state)));
-        print_json(event);
-    } else if (reporter->output == RM_OUTPUT_LINES) {
-        fprintf(stderr, "%s\n", rm_state_name(state));
+        print_json(reporter, event);
+    } else if (reporter->style == RM_STYLE_LINES) {
+        print_line(reporter, stderr, "%s", rm_state_name(state));
     }
     g_mutex_unlock(&reporter->lock);
 }
@@ -156,7 +155,7 @@ void rm_reporter_state(RmReporter *reporter, RmState state)
 void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats)
 {
     g_mutex_lock(&reporter->lock);
-    if (reporter->output == RM_OUTPUT_JSON) {
+    if (reporter->style == RM_STYLE_JSON) {
         json_object *event = event_new(reporter, "round");
         rm_json_add_uint(event, "round", stats->round);
         rm_json_add_bool(event, "stopped", stats->stopped);
@@ -168,15 +167,15 @@ void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats)
         add_ms(event, "scan_ms", stats->scan_us);
         add_ms(event, "fence_ms", stats->fence_us);
         add_ms(event, "send_ms", stats->send_us);
-        print_json(event);
-    } else if (reporter->output == RM_OUTPUT_LINES) {
+        print_json(reporter, event);
+    } else if (reporter->style == RM_STYLE_LINES) {
         g_autofree char *sent = rm_format_size(stats->sent_bytes);
-        fprintf(stderr,
-                "round %u%s: %" G_GUINT64_FORMAT " pages, %" G_GUINT64_FORMAT
-                " zero, %s sent, scan %.1f ms, %s %.1f ms, send %.1f ms\n",
-                stats->round, stats->stopped ? " (stopped)" : "", stats->dirty_pages, stats->zero_pages, sent,
-                (double)stats->scan_us / 1000, stats->fenced ? "fence" : "no fence",
-                (double)stats->fence_us / 1000, (double)stats->send_us / 1000);
+        print_line(reporter, stderr,
+                   "round %u%s: %" G_GUINT64_FORMAT " pages, %" G_GUINT64_FORMAT
+                   " zero, %s sent, scan %.1f ms, %s %.1f ms, send %.1f ms",
+                   stats->round, stats->stopped ? " (stopped)" : "", stats->dirty_pages, stats->zero_pages,
+                   sent, (double)stats->scan_us / 1000, stats->fenced ? "fence" : "no fence",
+                   (double)stats->fence_us / 1000, (double)stats->send_us / 1000);
     }
     g_mutex_unlock(&reporter->lock);
 }
@@ -198,13 +197,13 @@ void rm_reporter_progress(RmReporter *reporter, const RmProgress *progress)
 void rm_reporter_warning(RmReporter *reporter, RmReason reason, const char *text)
 {
     g_warning("%s", text);
-    if (reporter->output != RM_OUTPUT_JSON)
+    if (reporter->style != RM_STYLE_JSON)
         return;
     g_mutex_lock(&reporter->lock);
     json_object *event = event_new(reporter, "warning");
     rm_json_add_string(event, "reason", rm_reason_name(reason));
     rm_json_add_string(event, "detail", text);
-    print_json(event);
+    print_json(reporter, event);
     g_mutex_unlock(&reporter->lock);
 }
 
@@ -230,26 +229,24 @@ void rm_reporter_tick(RmReporter *reporter)
     g_mutex_lock(&reporter->lock);
     int64_t now = g_get_monotonic_time();
     gboolean active = reporter->have_progress && !rm_state_is_end(reporter->state);
-    if (active && reporter->output == RM_OUTPUT_BAR) {
+    if (active && reporter->style == RM_STYLE_BAR) {
         g_autofree char *text = progress_text(reporter);
         char bar[BAR_WIDTH + 1];
         int filled = (int)(reporter->percent * BAR_WIDTH / 100);
         memset(bar, '.', BAR_WIDTH);
         memset(bar, '#', (size_t)CLAMP(filled, 0, BAR_WIDTH));
         bar[BAR_WIDTH] = '\0';
-        fprintf(stderr, "\r\033[K[%s] %s", bar, text);
-        reporter->bar_drawn = TRUE;
-    } else if (active && reporter->output == RM_OUTPUT_LINES &&
+        rm_output_print(reporter->output, stderr, g_strdup_printf(CLEAR_LINE "[%s] %s", bar, text));
+    } else if (active && reporter->style == RM_STYLE_LINES &&
                now - reporter->last_print_us >= LINES_EVERY_US) {
         g_autofree char *text = progress_text(reporter);
-        fprintf(stderr, "%s\n", text);
+        print_line(reporter, stderr, "%s", text);
         reporter->last_print_us = now;
-    } else if (active && reporter->output == RM_OUTPUT_JSON &&
-               now - reporter->last_print_us >= JSON_EVERY_US) {
+    } else if (active && reporter->style == RM_STYLE_JSON && now - reporter->last_print_us >= JSON_EVERY_US) {
         json_object *event = event_new(reporter, "progress");
         rm_json_add_string(event, "state", rm_state_name(reporter->state));
         add_progress(event, &reporter->progress, reporter->percent);
-        print_json(event);
+        print_json(reporter, event);
         reporter->last_print_us = now;
     }
     g_mutex_unlock(&reporter->lock);
@@ -325,41 +322,43 @@ static json_object *result_object(RmReporter *reporter, const RmResult *result, 
     return event;
 }
 
-static void print_summary(const RmResult *result, const RmMetrics *metrics)
+static void print_summary(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics)
 {
     g_autofree char *sent = rm_format_size(metrics->sent_bytes);
     double ms = 1e-3;
-    printf("moved over %s in %.0f ms, paused for %.0f ms\n", result->transport,
-           (double)metrics->total_us * ms, (double)metrics->downtime_us * ms);
-    printf("  pause: stop %.1f, last scan %.1f, last writes %.1f, state save %.1f, state load %.1f, resume "
-           "%.1f ms\n",
-           (double)metrics->stop_us * ms, (double)metrics->last_scan_us * ms,
-           (double)metrics->last_write_us * ms, (double)metrics->save_us * ms, (double)metrics->load_us * ms,
-           (double)metrics->resume_us * ms);
-    printf("  sent %s, %" G_GUINT64_FORMAT " zero pages, %" G_GUINT64_FORMAT
-           " rounds; fences held the console %.1f ms "
-           "(longest %.1f); %.2f CPU seconds\n",
-           sent, metrics->zero_pages, metrics->rounds, (double)metrics->fence_us * ms,
-           (double)metrics->fence_max_us * ms, metrics->cpu_s);
+    print_line(reporter, stdout, "moved over %s in %.0f ms, paused for %.0f ms", result->transport,
+               (double)metrics->total_us * ms, (double)metrics->downtime_us * ms);
+    print_line(
+        reporter, stdout,
+        "  pause: stop %.1f, last scan %.1f, last writes %.1f, state save %.1f, state load %.1f, resume "
+        "%.1f ms",
+        (double)metrics->stop_us * ms, (double)metrics->last_scan_us * ms,
+        (double)metrics->last_write_us * ms, (double)metrics->save_us * ms, (double)metrics->load_us * ms,
+        (double)metrics->resume_us * ms);
+    print_line(reporter, stdout,
+               "  sent %s, %" G_GUINT64_FORMAT " zero pages, %" G_GUINT64_FORMAT
+               " rounds; fences held the console %.1f ms "
+               "(longest %.1f); %.2f CPU seconds",
+               sent, metrics->zero_pages, metrics->rounds, (double)metrics->fence_us * ms,
+               (double)metrics->fence_max_us * ms, metrics->cpu_s);
     if (metrics->verified_chunks > 0)
-        printf("  verified %" G_GUINT64_FORMAT " chunk digests, 0 differ\n", metrics->verified_chunks);
+        print_line(reporter, stdout, "  verified %" G_GUINT64_FORMAT " chunk digests, 0 differ",
+                   metrics->verified_chunks);
 }
 
-static void print_result(const RmResult *result, const RmMetrics *metrics, RmOutput output)
+static void print_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics)
 {
-    clear_bar();
     if (result->detail != NULL)
-        fprintf(stderr, "rdmamig: %s: %s\n", rm_reason_name(result->reason), result->detail);
+        print_line(reporter, stderr, "rdmamig: %s: %s", rm_reason_name(result->reason), result->detail);
     if (result->dry_run)
-        printf("all checks passed; RAM would travel over %s\n", result->transport);
-    else if (result->state == RM_STATE_DONE && output != RM_OUTPUT_QUIET)
-        print_summary(result, metrics);
+        print_line(reporter, stdout, "all checks passed; RAM would travel over %s", result->transport);
+    else if (result->state == RM_STATE_DONE && reporter->style != RM_STYLE_QUIET)
+        print_summary(reporter, result, metrics);
     FILE *where = result->exit_status == 0 ? stdout : stderr;
-    if (output == RM_OUTPUT_QUIET && result->exit_status == 0)
+    if (reporter->style == RM_STYLE_QUIET && result->exit_status == 0)
         return;
-    fflush(stdout);
-    fprintf(where, "%s%s%s\n", result->where, result->next != NULL ? "; next: " : "", result->next ?: "");
-    fflush(where);
+    print_line(reporter, where, "%s%s%s", result->where, result->next != NULL ? "; next: " : "",
+               result->next ?: "");
 }
 
 gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
@@ -375,10 +374,10 @@ gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const 
         ok = g_file_set_contents(file, text, -1, &problem) ||
              rm_fail(error, RM_REASON_CLEANUP, "--report: %s", problem->message);
     }
-    if (reporter->output == RM_OUTPUT_JSON)
-        print_json(g_steal_pointer(&event));
+    if (reporter->style == RM_STYLE_JSON)
+        print_json(reporter, g_steal_pointer(&event));
     else
-        print_result(result, metrics, reporter->output);
+        print_result(reporter, result, metrics);
     json_object_put(event);
     g_mutex_unlock(&reporter->lock);
     return ok;

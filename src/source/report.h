@@ -15,7 +15,7 @@
 
 typedef struct RmReporter RmReporter;
 
-typedef enum { RM_OUTPUT_QUIET, RM_OUTPUT_LINES, RM_OUTPUT_BAR, RM_OUTPUT_JSON } RmOutput;
+typedef enum { RM_STYLE_QUIET, RM_STYLE_LINES, RM_STYLE_BAR, RM_STYLE_JSON } RmStyle;
 
 /* One round, as it ended. Times in microseconds. */
 typedef struct {
@@ -61,7 +61,7 @@ typedef struct {
     int exit_status;
 } RmResult;
 
-RmReporter *rm_reporter_new(RmOutput output, const char *session);
+RmReporter *rm_reporter_new(RmStyle style, const char *session);
 void rm_reporter_free(RmReporter *reporter);
 void rm_reporter_set_guest(RmReporter *reporter, const char *name);
 

@@ -91,11 +91,10 @@ void rm_session_set_state(RmSession *session, RmState state)
 
 gboolean rm_session_check(RmSession *session, GError **error)
 {
-    if (session->control != NULL && !rm_control_error(session->control, error))
-        return FALSE;
+    /* The operator's wish first: what breaks on the way to fulfilling it is not the reason. */
     if (g_atomic_int_get(&session->operator_cancelled))
         return rm_fail(error, RM_REASON_CANCELLED, "cancelled by the operator");
-    return TRUE;
+    return session->control == NULL || rm_control_error(session->control, error);
 }
 
 /* ---- the steps before pre-copy ---- */

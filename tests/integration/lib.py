@@ -134,6 +134,7 @@ class Process:
         self.log = case.folder / f"{name}.log"
         self.name = name
         case.addCleanup(self.kill)
+        case.processes.append(self)
         with open(self.log, "ab") as log:
             self.popen = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                           preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
@@ -149,7 +150,7 @@ class Process:
                 self.popen.wait(PATIENCE)
 
     def output(self):
-        return self.log.read_text(errors="replace")
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 # ---- QEMU ----
@@ -374,7 +375,8 @@ class Send:
     def explain(self):
         """What it said, for a failed assertion."""
         last = [f"{event.get('reason')}: {event.get('detail')}" for event in self.events if event["event"] == "result"]
-        return "\n".join([self.text(), *last])
+        logs = [f"{process.name}: {line}" for process in self.case.processes for line in process.output().splitlines()[-12:]]
+        return "\n".join([self.text(), *last, *logs])
 
     def wait_event(self, condition, what, timeout=PATIENCE):
         def look():
@@ -421,8 +423,9 @@ class Case(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-test-{os.getpid()}-", dir="/dev/shm"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "run").mkdir(mode=0o700)
-        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run"), "G_DEBUG": "fatal-criticals"}
+        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run")}
         self.env.pop("RDMAMIG_FAULT", None)
+        self.processes = []
 
     def disk_folder(self):
         """A folder that is not on tmpfs."""
@@ -479,13 +482,13 @@ class Case(unittest.TestCase):
 
 
 def _remove_stale():
-    """Folders of test programs that were killed."""
+    """Folders, and mounts below them, of test programs that were killed."""
+    mounts = [line.split()[1] for line in open("/proc/self/mounts")]
     for base in ("/dev/shm", "/var/tmp"):
         for path in Path(base).glob("rdmamig-test-*-*"):
             if not Path(f"/proc/{path.name.split('-')[2]}").exists():
-                for mount in sorted(path.glob("*"), reverse=True):
-                    if mount.is_mount():
-                        subprocess.run(["umount", "-l", mount])
+                for mount in reversed([mount for mount in mounts if mount.startswith(f"{path}/")]):
+                    subprocess.run(["umount", "-l", mount])
                 shutil.rmtree(path, ignore_errors=True)
 
 

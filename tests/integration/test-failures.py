@@ -5,8 +5,8 @@ import signal
 import sys
 import time
 
-from lib import (CANCELLED, FAILED, MIB, POWEROFF, RESET, SWEEP, ZERO, Case, Daemon, Qemu, QmpError, Send, each_qemu, run,
-                 wait_until)
+from lib import (CANCELLED, FAILED, MIB, POWEROFF, RESET, SWEEP, ZERO, Case, Daemon, Qemu, QmpError, Send,
+                 each_qemu, run, wait_until)
 
 SLOWLY = ("--max-bandwidth", "20M")  # pre-copy of the guests here then lasts for ten seconds and more
 BOUND = 20  # seconds within which both ends must have noticed that the other is dead
@@ -149,12 +149,84 @@ class Ended(Failure):
         self.assert_equal_memory(other, target)
 
 
+@each_qemu("7.2", "10.0")
+class RolledBack(Failure):
+    """Failures after the guest was stopped: it runs again at the source, with its disks and QEMU's settings as found."""
+
+    def with_disk(self, name, incoming=False, extra=()):
+        image = self.folder / "disk.img"
+        if not image.exists():
+            image.write_bytes(bytes(8 * MIB))
+        qemu = Qemu(self, name, incoming=incoming, rams=(64,), guest={"last": 9 * MIB}, disk=f"file={image}", extra=extra)
+        if not incoming:
+            qemu.wait_letters()
+        return qemu
+
+    def disk_locks(self):
+        """What QEMU locks of the image, and how: it shows who may write it."""
+        inode = (self.folder / "disk.img").stat().st_ino
+        fields = (line.split() for line in open("/proc/locks"))
+        return sorted(tuple(field[3:4] + field[6:]) for field in fields if field[5].endswith(f":{inode}"))
+
+    def test_destination_rejects_the_device_state(self):
+        source = self.with_disk("source", extra=["-device", "virtio-rng-pci"])
+        source.qmp("migrate-set-capabilities", capabilities=[{"capability": "return-path", "state": True}])
+        source.qmp("migrate-set-parameters", max_bandwidth=12345678)
+        found = [source.qmp(f"query-migrate-{what}") for what in ("capabilities", "parameters")]
+        locks = self.disk_locks()
+        self.assertTrue(locks)
+        target = self.with_disk("target", incoming=True)
+        daemon = Daemon(self, "--qmp", target.path)
+        begin = time.monotonic()
+        code, result = Send(self, source, daemon).finish()
+        self.assertEqual((code, result["reason"], result["owner"]), (FAILED, "state-load", "source"), result["detail"])
+        self.assertLess(time.monotonic() - begin, BOUND)
+        self.assert_still_there(source)
+        self.assertEqual([source.qmp(f"query-migrate-{what}") for what in ("capabilities", "parameters")], found)
+        wait_until(lambda: not target.alive(), "the burnt QEMU is ended")
+        wait_until(lambda: str(target.path) in daemon.output(), "the daemon says so")
+        self.assertEqual(self.disk_locks(), locks, "the source did not take its disk back")
+        daemon.kill()
+        again = self.with_disk("again", incoming=True, extra=["-device", "virtio-rng-pci"])
+        self.move(source, again, Daemon(self, "--qmp", again.path))
+
+    def test_killed_while_stopped(self):
+        """rdmamigd dies, or the waiting QEMU does, between stop and commit."""
+        for victim, fault in (("daemon", "switchover-saved=4000"), ("target", "switchover-saved=4000"),
+                              ("daemon", "switchover-stopped=4000")):
+            with self.subTest(victim=victim, fault=fault):
+                source, target = self.with_disk("source"), self.with_disk("target", incoming=True)
+                daemon = Daemon(self, "--qmp", target.path)
+                send = Send(self, source, daemon, env={"RDMAMIG_FAULT": fault})
+                wanted = "postmigrate" if "saved" in fault else "paused"
+                wait_until(lambda: source.status() == wanted, "the switchover is under way")
+                {"daemon": daemon, "target": target}[victim].kill()
+                self.assert_failed(send, FAILED, "peer-lost", "guest-gone", "transport", "state-load", "peer-timeout")
+                self.assert_still_there(source)
+                target.kill()
+                daemon.kill()
+                again = self.with_disk("again", incoming=True)
+                self.move(source, again, Daemon(self, "--qmp", again.path))
+                source.kill()
+                again.kill()
+
+    def test_cancel_while_stopped(self):
+        source, target = self.with_disk("source"), self.with_disk("target", incoming=True)
+        daemon = Daemon(self, "--qmp", target.path)
+        send = Send(self, source, daemon, env={"RDMAMIG_FAULT": "switchover-saved=1500"})
+        wait_until(lambda: source.status() == "postmigrate", "the state is saved")
+        send.kill(signal.SIGINT)
+        self.assert_failed(send, CANCELLED, "cancelled")
+        self.assert_still_there(source)
+        self.move(source, target, daemon)
+
+
 class Retry(Failure):
     def test_cancel_then_zeroed_pages_then_the_same_waiting_qemu(self):
         """What the first attempt wrote must not survive where the guest has zeroes by now."""
         source, target, daemon = self.slow_pair()
         send = Send(self, source, daemon, *SLOWLY)
-        send.wait_event(lambda event: event["event"] == "progress" and event.get("sent_bytes", 0) > 60 * MIB
+        send.wait_event(lambda event: event["event"] == "progress" and event["done_bytes"] > 60 * MIB
                         or event["event"] == "round", "60 MiB sent")
         send.kill(signal.SIGINT)
         self.assert_failed(send, CANCELLED, "cancelled")

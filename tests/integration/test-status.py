@@ -17,7 +17,7 @@ EVENTS = {  # event: the fields it has beside the common ones, and their types
     "state": {"state": str, "owner": str},
     "round": {"round": int, "stopped": bool, "fenced": bool, "dirty_pages": int, "zero_pages": int, "sent_bytes": int,
               "scan_ms": (int, float), "fence_ms": (int, float), "send_ms": (int, float)},
-    "progress": {"state": str, "round": int, "percent": (int, float), "sent_bytes": int, "remaining_bytes": int,
+    "progress": {"state": str, "round": int, "percent": (int, float), "done_bytes": int, "remaining_bytes": int,
                  "rate_bytes_s": int, "dirty_rate_bytes_s": int},
     "warning": {"reason": str, "detail": str},
     "result": {"outcome": str, "reason": str, "owner": str, "metrics": dict},
