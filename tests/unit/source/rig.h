@@ -41,9 +41,8 @@ static inline json_object *rig_answer(Rig *rig, json_object *message)
         g_autoptr(RmRegister) request =
             rm_register_decode(message, rig->target_blocks, rig->session->accept->chunk_size, &error);
         g_assert_no_error(error);
-        json_object *reply = rm_json_message(RM_MSG_REGISTERED);
-        rm_json_add(reply, "keys", json_object_new_array());
-        return reply;
+        g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
+        return rm_registered_encode(regions);
     }
     g_assert_cmpstr(rm_message_type(message), ==, RM_MSG_ROUND_END);
     g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, rig->target_blocks, &error);
