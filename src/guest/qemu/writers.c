@@ -126,9 +126,12 @@ static gboolean check_fds(pid_t pid, GPtrArray *blocks, GError **error)
         return pass_hidden(pid, errno, error);
     const RmBlock *block = NULL;
     for (struct dirent *entry; block == NULL && (entry = readdir(directory)) != NULL;) {
-        struct stat status;
-        if (fstatat(dirfd(directory), entry->d_name, &status, 0) == 0)
-            block = block_of(blocks, status.st_dev, status.st_ino);
+        struct statx status;
+        /* What the kernel knows, without asking a file server that may be dead: the guest may stand still
+         * now.
+         */
+        if (statx(dirfd(directory), entry->d_name, AT_STATX_DONT_SYNC, STATX_INO, &status) == 0)
+            block = block_of(blocks, makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino);
     }
     closedir(directory);
     return block == NULL || fail_holder(pid, "open", block, error);
