@@ -148,6 +148,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .host = session->options->host,
         .source_address = session->options->data_source,
         .timeout_ms = DATA_TIMEOUT_MS,
+        .gid_index = -1,
     };
     if (!parse_token(session->accept->token, params.token, error))
         return FALSE;

@@ -2,9 +2,12 @@
 /*
  * The sender's threads.
  *
- * Ownership: a chunk belongs to one channel, so its bits in `sent` and `asked` have one writer. Bitmap words
+ * Ownership: a chunk belongs to one channel, so its parts of `sent` and `asked` have one writer. Bitmap words
  * are never shared between chunks: a chunk is at least 256 pages, four words. Lock order: none is taken while
  * another is held.
+ *
+ * Registration is asked for by granules of RM_CHUNK_MIN, each once, and only where something is written: a
+ * chunk of zeroes is never registered, and a sparse one only in part.
  */
 #include "source/sender.h"
 
@@ -35,14 +38,22 @@ typedef struct {
 typedef struct {
     uint32_t block;
     uint64_t chunk;
-    gboolean ask; /* not writable at the far end yet */
-    GArray *runs; /* RmRun */
+    GArray *runs;    /* RmRun */
+    GArray *extents; /* RmExtent: what is not writable at the far end yet, if any */
 } Plan;
+
+/* A request that is not answered yet. */
+typedef struct {
+    uint64_t id;
+    uint32_t block;
+} Ask;
+
+typedef enum { UNASKED, ASKING /* by the plan being made */, ASKED } Asked;
 
 typedef struct {
     GPtrArray *plans;
-    uint64_t bytes, asks;
-    GArray *ids; /* uint64_t: requests of this batch that are not answered yet */
+    uint64_t bytes;
+    GArray *asks; /* Ask */
 } Batch;
 
 typedef struct {
@@ -59,7 +70,7 @@ typedef struct {
 typedef struct {
     RmBlock *block;
     RmBitmap *sent; /* one bit a page */
-    uint8_t *asked; /* one byte a chunk: threads write neighbours */
+    uint8_t *asked; /* one Asked a granule; NULL: all is writable */
 } BlockState;
 
 struct RmSender {
@@ -160,6 +171,24 @@ static uint64_t post_limit(const RmSender *sender)
     return MAX(limit & ~(uint64_t)(RM_PAGE - 1), RM_PAGE);
 }
 
+/* Extents of the plan's runs that lie in granules which nobody has asked for yet. */
+static void find_unasked(Plan *plan, uint8_t *asked)
+{
+    for (guint i = 0; i < plan->runs->len; i++) {
+        const RmRun *run = &g_array_index(plan->runs, RmRun, i);
+        uint64_t end = run->offset + run->length;
+        for (uint64_t at = run->offset; at < end; at = MIN((at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN, end)) {
+            RmExtent extent = {at, MIN((at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN, end)};
+            if (asked[at / RM_CHUNK_MIN] == ASKED)
+                continue;
+            asked[at / RM_CHUNK_MIN] = ASKING;
+            g_array_append_val(plan->extents, extent);
+        }
+    }
+    for (guint i = 0; i < plan->extents->len; i++)
+        asked[g_array_index(plan->extents, RmExtent, i).start / RM_CHUNK_MIN] = ASKED;
+}
+
 static Plan *plan_chunk(Worker *worker, const Work *work)
 {
     RmSender *sender = worker->sender;
@@ -173,6 +202,7 @@ static Plan *plan_chunk(Worker *worker, const Work *work)
     plan->block = work->block;
     plan->chunk = work->chunk;
     plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
+    plan->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
     rm_bitmap_foreach_run (work->pages, first, end, from, to) {
         for (uint64_t page = from; page < to; page++) {
             /* A page that changes after this look is reported by the tracker and comes again in a later
@@ -189,11 +219,9 @@ static Plan *plan_chunk(Worker *worker, const Work *work)
             }
         }
     }
-    if (plan->runs->len > 0 && state->asked != NULL && !state->asked[work->chunk]) {
-        state->asked[work->chunk] = 1;
-        plan->ask = TRUE;
-    }
-    count(sender, 0, zero_pages, plan->ask);
+    if (state->asked != NULL)
+        find_unasked(plan, state->asked);
+    count(sender, 0, zero_pages, plan->extents->len > 0);
     return plan;
 }
 
@@ -201,6 +229,7 @@ static void plan_free(gpointer data)
 {
     Plan *plan = data;
     g_array_unref(plan->runs);
+    g_array_unref(plan->extents);
     g_free(plan);
 }
 
@@ -210,7 +239,7 @@ static Batch *batch_new(void)
 {
     Batch *batch = g_new0(Batch, 1);
     batch->plans = g_ptr_array_new_with_free_func(plan_free);
-    batch->ids = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    batch->asks = g_array_new(FALSE, FALSE, sizeof(Ask));
     return batch;
 }
 
@@ -220,20 +249,18 @@ static void batch_free(gpointer data)
     if (batch == NULL)
         return;
     g_ptr_array_unref(batch->plans);
-    g_array_unref(batch->ids);
+    g_array_unref(batch->asks);
     g_free(batch);
 }
 
-/* The runs of a plan as at most EXTENTS_PER_CHUNK extents: the gap that is closed is as small as that needs.
- */
-static void fill_extents(const GArray *runs, GArray *extents)
+/* At most EXTENTS_PER_CHUNK extents that cover a plan's: the gap that is closed is as small as that needs. */
+static void fill_extents(const GArray *wanted, GArray *extents)
 {
     for (uint64_t gap = 0;; gap = MAX(gap * 4, RM_PAGE)) {
         g_array_set_size(extents, 0);
-        for (guint i = 0; i < runs->len; i++) {
-            const RmRun *run = &g_array_index(runs, RmRun, i);
+        for (guint i = 0; i < wanted->len; i++) {
+            RmExtent extent = g_array_index(wanted, RmExtent, i);
             RmExtent *last = extents->len > 0 ? &g_array_index(extents, RmExtent, extents->len - 1) : NULL;
-            RmExtent extent = {run->offset, run->offset + run->length};
             if (last != NULL && extent.start - last->end <= gap)
                 last->end = extent.end;
             else
@@ -252,7 +279,8 @@ static gboolean send_ask(RmSender *sender, Batch *batch, RmRegister *request)
         fail(sender, problem);
         return FALSE;
     }
-    g_array_append_val(batch->ids, id);
+    Ask asked = {id, (uint32_t)request->block};
+    g_array_append_val(batch->asks, asked);
     return TRUE;
 }
 
@@ -262,7 +290,7 @@ static gboolean ask(RmSender *sender, Batch *batch)
     gboolean ok = TRUE;
     for (guint i = 0; i < batch->plans->len && ok; i++) {
         const Plan *plan = batch->plans->pdata[i];
-        if (!plan->ask)
+        if (plan->extents->len == 0)
             continue;
         if (request != NULL && request->block != plan->block) {
             ok = send_ask(sender, batch, request);
@@ -270,7 +298,7 @@ static gboolean ask(RmSender *sender, Batch *batch)
         }
         if (request == NULL)
             request = rm_register_new(plan->block);
-        fill_extents(plan->runs, rm_register_add(request, plan->chunk)->extents);
+        fill_extents(plan->extents, rm_register_add(request, plan->chunk)->extents);
     }
     if (request != NULL && ok)
         ok = send_ask(sender, batch, request);
@@ -278,20 +306,32 @@ static gboolean ask(RmSender *sender, Batch *batch)
     return ok;
 }
 
+static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
+{
+    const BlockState *state = sender->states->pdata[asked->block];
+    RmTx *tx = sender->params.tx;
+    rm_autojson reply = NULL;
+    if (!rm_control_finish(sender->params.control, asked->id, 0, sender->stopping, &reply, error) ||
+        !rm_message_expect(reply, RM_MSG_REGISTERED, error))
+        return FALSE;
+    g_autoptr(GArray) regions = rm_registered_decode(reply, state->block, sender->params.chunk_size, error);
+    if (regions == NULL)
+        return FALSE;
+    int status = tx->ops->registered(tx, asked->block, (const RmRegion *)(const void *)regions->data, regions->len);
+    return status == 0 || rm_set_errno(error, RM_REASON_TRANSPORT, -status, "taking in a registration");
+}
+
 /* Takes the answers to a batch's requests in. */
 static gboolean finish_asks(RmSender *sender, Batch *batch)
 {
-    for (guint i = 0; i < batch->ids->len; i++) {
+    for (guint i = 0; i < batch->asks->len; i++) {
         GError *problem = NULL;
-        rm_autojson reply = NULL;
-        if (!rm_control_finish(sender->params.control, g_array_index(batch->ids, uint64_t, i), 0,
-                               sender->stopping, &reply, &problem) ||
-            !rm_message_expect(reply, RM_MSG_REGISTERED, &problem)) {
+        if (!finish_ask(sender, &g_array_index(batch->asks, Ask, i), &problem)) {
             fail(sender, problem);
             return FALSE;
         }
     }
-    g_array_set_size(batch->ids, 0);
+    g_array_set_size(batch->asks, 0);
     return TRUE;
 }
 
@@ -404,13 +444,13 @@ static void state_free(gpointer data)
     g_free(state);
 }
 
-static BlockState *state_new(RmBlock *block, uint64_t chunk_size, gboolean registers)
+static BlockState *state_new(RmBlock *block, gboolean registers)
 {
     BlockState *state = g_new0(BlockState, 1);
     state->block = block;
     state->sent = rm_bitmap_new(rm_block_pages(block));
     if (registers)
-        state->asked = g_new0(uint8_t, rm_chunk_count(block, chunk_size));
+        state->asked = g_new0(uint8_t, rm_chunk_count(block, RM_CHUNK_MIN));
     return state;
 }
 
@@ -423,7 +463,7 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     sender->stopping = g_cancellable_new();
     sender->states = g_ptr_array_new_with_free_func(state_free);
     for (guint i = 0; i < params->blocks->len; i++)
-        g_ptr_array_add(sender->states, state_new(params->blocks->pdata[i], params->chunk_size, TRUE));
+        g_ptr_array_add(sender->states, state_new(params->blocks->pdata[i], TRUE));
     sender->workers = g_new0(Worker, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         Worker *worker = &sender->workers[i];
@@ -470,11 +510,14 @@ void rm_sender_free(RmSender *sender)
     g_free(sender);
 }
 
-uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block)
+uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *regions)
 {
-    g_ptr_array_add(sender->states, state_new(block, sender->params.chunk_size, FALSE));
-    sender->params.tx->ops->add_block(sender->params.tx, block);
-    return sender->states->len - 1;
+    RmTx *tx = sender->params.tx;
+    uint32_t index = sender->states->len;
+    g_ptr_array_add(sender->states, state_new(block, FALSE));
+    tx->ops->add_block(tx, block);
+    tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
+    return index;
 }
 
 void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBitmap *pages)

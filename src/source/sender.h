@@ -40,8 +40,8 @@ RmSender *rm_sender_new(const RmSenderParams *params);
 void rm_sender_free(RmSender *sender); /* ends the threads; the transport must be aborted or drained */
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSender, rm_sender_free)
 
-/* Announces a block beyond guest RAM (the device state); needs no registration. Returns its index. */
-uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block);
+/* Announces a block beyond guest RAM (the device state), writable in `regions` (of RmRegion). Returns its index. */
+uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *regions);
 
 /* Queues the pages of `pages` that lie in chunk `chunk`; the bitmap must stay as it is until flush() has
  * returned. */

@@ -105,8 +105,9 @@ void rm_rounds_free(RmSession *session);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);
-/* Sends what is in each block's `todo` as round `session->round + 1` and waits until it has landed. */
-gboolean rm_round_send_block(RmSession *session, RmBlock *block, GError **error);
+/* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of RmRegion) are
+ * writable at the destination. */
+gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);
 
 /* converge.c */
 typedef enum { RM_NEXT_ROUND, RM_NEXT_SWITCHOVER, RM_NEXT_GIVE_UP } RmNext;
