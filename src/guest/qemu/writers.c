@@ -140,11 +140,11 @@ static gboolean check_fds(pid_t pid, GPtrArray *blocks, GError **error)
 /* Inside QEMU each mapping of a RAM file must lie within a block of that file. */
 static gboolean check_inside(pid_t pid, GPtrArray *blocks, GError **error)
 {
-    g_autoptr(GArray) vmas = NULL;
-    if (!rm_vmm_maps(pid, &vmas, error))
+    g_autoptr(GArray) vmas = rm_mappings_read(pid, error);
+    if (vmas == NULL)
         return FALSE;
     for (guint i = 0; i < vmas->len; i++) {
-        const RmVma *vma = &g_array_index(vmas, RmVma, i);
+        const RmMapping *vma = &g_array_index(vmas, RmMapping, i);
         const RmBlock *block = block_of(blocks, vma->dev, vma->ino);
         gboolean known = block == NULL;
         for (guint j = 0; j < blocks->len && !known; j++) {
