@@ -203,9 +203,8 @@ static gboolean tick(gpointer data, GError **error)
 {
     RmSession *session = data;
     show_progress(session);
-    if (!rm_session_check(session, error) || !session->guest->ops->poll(session->guest, error))
-        return FALSE;
-    return TRUE;
+    return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error) &&
+           rm_converge_check_time(session, error);
 }
 
 /* ---- the end of a round: who takes part, in this order ---- */

@@ -61,6 +61,7 @@ typedef struct {
     double rate;           /* bytes/s, of the latest rounds */
     double dirty_rate;     /* bytes/s, between the latest scans */
     int64_t last_scan_end_us;
+    int64_t precopy_begin_us; /* 0 before */
     uint64_t round_pages;      /* pages of the round that runs, for progress */
     RmSenderCounts round_base; /* at its start */
     RmMetrics metrics;
@@ -123,6 +124,8 @@ typedef struct {
 /* The whole policy, without side effects. ret_expected_ms: the downtime if the guest were stopped now. */
 RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms);
 gboolean rm_converge_precopy(RmSession *session, GError **error);
+/* FALSE once --timeout has passed with the guest still running, unless it is then to be moved stopped. */
+gboolean rm_converge_check_time(RmSession *session, GError **error);
 
 /* switchover.c: stop … running. On failure before `commit` the guest is as it was before, or the error says
  * what failed. */
