@@ -23,6 +23,7 @@
  * bounded. */
 #define BATCH_BYTES (UINT64_C(64) << 20)
 #define BATCH_CHUNKS 64
+#define ASK_TIMEOUT_MS 120000 /* of a peer that is alive: a batch may be populated page by page */
 #define EXTENTS_PER_CHUNK 128 /* BATCH_CHUNKS * this stays under RM_REGISTER_EXTENTS_MAX */
 
 typedef enum { WORK_CHUNK, WORK_ROUND_END, WORK_QUIT } WorkKind;
@@ -311,7 +312,7 @@ static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
     const BlockState *state = sender->states->pdata[asked->block];
     RmTx *tx = sender->params.tx;
     rm_autojson reply = NULL;
-    if (!rm_control_finish(sender->params.control, asked->id, 0, sender->stopping, &reply, error) ||
+    if (!rm_control_finish(sender->params.control, asked->id, ASK_TIMEOUT_MS, sender->stopping, &reply, error) ||
         !rm_message_expect(reply, RM_MSG_REGISTERED, error))
         return FALSE;
     g_autoptr(GArray) regions = rm_registered_decode(reply, state->block, sender->params.chunk_size, error);
@@ -516,7 +517,9 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
     uint32_t index = sender->states->len;
     g_ptr_array_add(sender->states, state_new(block, FALSE));
     tx->ops->add_block(tx, block);
-    tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
+    int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
+    if (status != 0)
+        fail_transport(sender, status); /* seen by the next flush */
     return index;
 }
 
