@@ -37,10 +37,11 @@ gboolean rm_converge_check_time(RmSession *session, GError **error)
     if (session->state != RM_STATE_PRECOPY || options->timeout_ms == 0 || options->on_timeout_suspend ||
         elapsed_ms(session) < options->timeout_ms)
         return TRUE;
-    return rm_fail(error, RM_REASON_NOT_CONVERGED,
-                   "round %u was still being sent when --timeout %.1f s had passed; allow more time or bandwidth, or "
-                   "move it stopped with --on-timeout suspend",
-                   session->round, (double)options->timeout_ms / 1000);
+    return rm_fail(
+        error, RM_REASON_NOT_CONVERGED,
+        "round %u was still being sent when --timeout %.1f s had passed; allow more time or bandwidth, or "
+        "move it stopped with --on-timeout suspend",
+        session->round, (double)options->timeout_ms / 1000);
 }
 
 static gboolean decide(RmSession *session, RmNext *ret_next, GError **error)

@@ -61,7 +61,7 @@ typedef struct {
     double rate;           /* bytes/s, of the latest rounds */
     double dirty_rate;     /* bytes/s, between the latest scans */
     int64_t last_scan_end_us;
-    int64_t precopy_begin_us; /* 0 before */
+    int64_t precopy_begin_us;  /* 0 before */
     uint64_t round_pages;      /* pages of the round that runs, for progress */
     RmSenderCounts round_base; /* at its start */
     RmMetrics metrics;
@@ -106,8 +106,8 @@ void rm_rounds_free(RmSession *session);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);
-/* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of RmRegion) are
- * writable at the destination. */
+/* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of
+ * RmRegion) are writable at the destination. */
 gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);
 
 /* converge.c */
