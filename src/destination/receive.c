@@ -169,7 +169,8 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     for (uint64_t chunk = 0; chunk < rm_chunk_count(receive->state, receive->chunk_size); chunk++) {
         uint64_t start = chunk * receive->chunk_size;
         RmExtent extent = {start, start + rm_chunk_length(receive->state, receive->chunk_size, chunk)};
-        if (!receive->rx->ops->register_chunk(receive->rx, receive->blocks->len, chunk, &extent, 1, regions, error))
+        if (!receive->rx->ops->register_chunk(receive->rx, receive->blocks->len, chunk, &extent, 1, regions,
+                                              error))
             return FALSE;
     }
     json_object *reply = rm_registered_encode(regions);
@@ -272,7 +273,8 @@ static gboolean start_transport(Receive *receive, RmAccept *accept, GError **err
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .gid_index = -1,
+        .device = receive->daemon->options->rdma_device,
+        .gid_index = receive->daemon->options->gid_index,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();

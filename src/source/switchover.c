@@ -6,7 +6,8 @@
  * sent, since the load itself reads and writes it; and the destination lets the guest run only after
  * `commit`. Until `commit` is sent every failure resumes the guest here. Once it is sent, this side resumes
  * the guest only on the destination's word that it has aborted, which is irrevocable there; without a word
- * the guest stays paused and the session is doubtful.
+ * the guest stays paused and the session is doubtful. And it ends its own copy only after `running`: that the
+ * destination has committed says who owns the guest, not that it lives.
  */
 #include "common/autoptr.h"
 #include "common/fault.h"
@@ -17,9 +18,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define LOAD_TIMEOUT_MS 120000 /* of a peer that is alive: devices can be slow to load */
-#define RUN_TIMEOUT_MS 30000
-#define QUERY_FOR_MS 30000 /* how long the destination is asked for its word */
+#define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
+#define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
+#define RUN_TIMEOUT_MS 120000  /* likewise: it tries for a while, and its disks may be slow to open */
+#define QUERY_FOR_MS 30000     /* how long the destination is asked for its word */
 #define QUERY_EVERY_MS 500
 
 /* The state as a block of its own, padded with zeroes to whole pages. */
@@ -42,7 +44,7 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
     rm_autojson reply = NULL;
     json_object *message = rm_json_message(RM_MSG_STATE);
     rm_json_add_uint(message, "length", length);
-    if (!rm_control_request(session->control, message, 0, session->cancel, &reply, error) ||
+    if (!rm_control_request(session->control, message, STATE_TIMEOUT_MS, session->cancel, &reply, error) ||
         !rm_message_expect(reply, RM_MSG_STATE_OK, error))
         return FALSE;
     g_autoptr(GArray) regions = rm_registered_decode(reply, block, session->accept->chunk_size, error);
@@ -112,19 +114,31 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
     return TRUE;
 }
 
-/* After `commit` without an answer: the destination's word decides, its silence decides nothing. */
+/* The destination owns the guest, and `running` was not heard. If only the answer was lost, the guest runs
+ * there: it is run whatever becomes of the connection. If the answer was a failure, it may have no guest left
+ * but the one that is paused here. */
+static gboolean accept_committed(RmSession *session, const GError *cause, GError **error)
+{
+    if (cause->code != RM_REASON_PEER_LOST && cause->code != RM_REASON_PEER_TIMEOUT)
+        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
+                       cause->message);
+    session->unconfirmed = TRUE;
+    return TRUE;
+}
+
+/* After `commit` without `running`: the destination's word decides, its silence decides nothing. */
 static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
 {
     int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000;
     RmFate fate = RM_FATE_UNKNOWN;
     g_autofree char *text =
-        g_strdup_printf("no answer to commit (%s): asking the destination", cause->message);
+        g_strdup_printf("commit was not answered with running (%s): asking the destination", cause->message);
     rm_reporter_warning(session->reporter, rm_error_reason(cause), text);
     while (g_get_monotonic_time() < deadline) {
         g_autoptr(GError) problem = NULL;
         if (rm_negotiate_query(session, &fate, &problem)) {
             if (fate == RM_FATE_COMMITTED)
-                return TRUE;
+                return accept_committed(session, cause, error);
             if (fate == RM_FATE_ABORTED)
                 return rm_fail(error, rm_error_reason(cause), "the destination aborted: %s", cause->message);
             break;
@@ -146,10 +160,21 @@ static gboolean commit(RmSession *session, GError **error)
     if (rm_control_request(session->control, message, RUN_TIMEOUT_MS, NULL, &reply, &problem) &&
         rm_message_expect(reply, RM_MSG_RUNNING, &problem))
         return TRUE;
-    if (problem->code == RM_REASON_RESUME && problem->domain == RM_ERROR)
-        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
-                       problem->message);
     return ask_fate(session, problem, error);
+}
+
+/* The last moment before `commit`: a cancel still counts, and so does anybody else who has let the guest run
+ * here since it was saved, for then there would be two. */
+static gboolean check_still_ours(RmSession *session, GError **error)
+{
+    const RmGuestOps *ops = session->guest->ops;
+    RmGuestRun run;
+    if (!rm_session_check(session, error) || !ops->poll(session->guest, error) ||
+        !ops->run_state(session->guest, &run, error))
+        return FALSE;
+    return run == RM_GUEST_SAVED ||
+           rm_fail(error, RM_REASON_GUEST_STATE,
+                   "somebody else changed the guest's run state while it was being handed over; try again");
 }
 
 gboolean rm_switchover_run(RmSession *session, GError **error)
@@ -160,7 +185,7 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
     gboolean ok = prepare(session, &block, error);
     if (ok) {
         rm_session_set_state(session, RM_STATE_PREPARED);
-        ok = rm_session_check(session, error); /* the last moment at which a cancel counts */
+        ok = check_still_ours(session, error);
     }
     if (ok) {
         int64_t committed = g_get_monotonic_time();
