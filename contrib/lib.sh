@@ -8,7 +8,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libglib2.0-dev libjson-c-dev libxxhash-dev scdoc python3"
 GUEST_PACKAGES="qemu-system-x86 qemu-system-data seabios"
-TEST_PACKAGES="nbdkit libnbd-bin"
+TEST_PACKAGES="nbdkit libnbd-bin glib-networking openssl"
 
 me=${me:?}
 say() { echo "$me: $*"; }

@@ -387,6 +387,54 @@ RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t
     return g_steal_pointer(&request);
 }
 
+/* {"regions":[first_page, pages, key, …]}; pages count from the block's start. */
+json_object *rm_registered_encode(const GArray *regions)
+{
+    json_object *message = rm_json_message(RM_MSG_REGISTERED);
+    json_object *list = json_object_new_array();
+    for (guint i = 0; i < regions->len; i++) {
+        const RmRegion *region = &g_array_index(regions, RmRegion, i);
+        json_object_array_add(list, json_object_new_uint64(region->offset >> RM_PAGE_SHIFT));
+        json_object_array_add(list, json_object_new_uint64(region->length >> RM_PAGE_SHIFT));
+        json_object_array_add(list, json_object_new_uint64(region->key));
+    }
+    rm_json_add(message, "regions", list);
+    return message;
+}
+
+static gboolean check_region(uint64_t page, uint64_t count, uint64_t key, const RmBlock *block, uint64_t chunk_size,
+                             GError **error)
+{
+    uint64_t pages = rm_block_pages(block), chunk_pages = chunk_size / RM_PAGE;
+    if (count > 0 && page < pages && count <= pages - page && page / chunk_pages == (page + count - 1) / chunk_pages &&
+        key <= G_MAXUINT32)
+        return TRUE;
+    return rm_fail(error, RM_REASON_PROTOCOL, "the destination registered something impossible in block `%s`",
+                   block->name);
+}
+
+GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_t chunk_size, GError **error)
+{
+    g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
+    json_object *list;
+    if (!rm_json_array(message, "regions", &list, error))
+        return NULL;
+    size_t n = json_object_array_length(list);
+    if (n % 3 != 0) {
+        rm_fail(error, RM_REASON_PROTOCOL, "`regions` has %zu members", n);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i += 3) {
+        uint64_t page, count, key;
+        if (!rm_json_array_uint(list, i, &page, error) || !rm_json_array_uint(list, i + 1, &count, error) ||
+            !rm_json_array_uint(list, i + 2, &key, error) || !check_region(page, count, key, block, chunk_size, error))
+            return NULL;
+        RmRegion region = {page << RM_PAGE_SHIFT, count << RM_PAGE_SHIFT, (uint32_t)key};
+        g_array_append_val(regions, region);
+    }
+    return g_steal_pointer(&regions);
+}
+
 /* ---- round-end ---- */
 
 void rm_round_end_free(RmRoundEnd *end)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * The messages of the control channel: names, maxima, and one encoder and one decoder for each that has
- * contents. docs/protocol.md is the table in prose. Decoders check every count, index and length that does
- * not need the session to be judged; what does (is this block ours?) is checked by rm_*_check() helpers below
- * before any use.
+ * contents. docs/protocol.md is the table in prose. Decoders check every count, index and length before
+ * anybody uses it, against the session's blocks and chunk size where those decide.
  */
 #pragma once
 
 #include "memory/block.h"
 #include "memory/digest.h"
+#include "transport/transport.h"
 
 #include <gio/gio.h>
 #include <json-c/json.h>
@@ -125,6 +125,9 @@ json_object *rm_accept_encode(const RmAccept *accept);
 RmAccept *rm_accept_decode(json_object *message, GError **error);
 json_object *rm_register_encode(const RmRegister *request);
 RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error);
+/* Answer to `register`, with regions (of RmRegion) of its block. */
+json_object *rm_registered_encode(const GArray *regions);
+GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_t chunk_size, GError **error);
 json_object *rm_round_end_encode(uint64_t round, const RmZeroRange *ranges, unsigned n, gboolean more);
 RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError **error);
 json_object *rm_verify_encode(const RmVerifyItem *items, unsigned n);

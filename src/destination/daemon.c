@@ -244,6 +244,19 @@ static gboolean add_host(GSocketService *service, const char *host, uint16_t por
     return ok;
 }
 
+/* Whether listening on `host` (NULL: 127.0.0.1) takes in `inet`; another socket for it would be refused then.
+ */
+static gboolean listens_on(const char *host, GInetAddress *inet)
+{
+    g_autoptr(GInetAddress) listened = g_inet_address_new_from_string(host != NULL ? host : "127.0.0.1");
+    if (listened == NULL) /* a name */
+        return FALSE;
+    if (!g_inet_address_get_is_any(listened))
+        return g_inet_address_equal(listened, inet);
+    return g_inet_address_get_family(listened) == G_SOCKET_FAMILY_IPV6 ||
+           g_inet_address_get_family(inet) == G_SOCKET_FAMILY_IPV4;
+}
+
 gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
 {
     const RmListenOptions *options = daemon->options;
@@ -259,9 +272,9 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     }
     for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
         uint16_t port;
-        if (g_strcmp0(*data, options->host) == 0)
-            continue;
         g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
+        if (listens_on(options->host, inet))
+            continue;
         ok = add_address(service, inet, daemon->port, &port, error);
     }
     if (!ok)

@@ -46,16 +46,14 @@ typedef struct {
     RmRegister *decoded;
 } Registration;
 
-static gboolean register_all(Receive *receive, const RmRegister *request, json_object *keys, GError **error)
+static gboolean register_all(Receive *receive, const RmRegister *request, GArray *regions, GError **error)
 {
     for (guint i = 0; i < request->chunks->len; i++) {
         const RmRegisterChunk *chunk = request->chunks->pdata[i];
-        uint32_t key = 0;
         if (!receive->rx->ops->register_chunk(receive->rx, (uint32_t)request->block, chunk->chunk,
                                               (const RmExtent *)(const void *)chunk->extents->data,
-                                              chunk->extents->len, &key, error))
+                                              chunk->extents->len, regions, error))
             return FALSE;
-        json_object_array_add(keys, json_object_new_uint64(key));
     }
     return TRUE;
 }
@@ -65,15 +63,11 @@ static void registration_run(gpointer data, gpointer user_data)
     Registration *registration = data;
     Receive *receive = user_data;
     g_autoptr(GError) error = NULL;
-    json_object *reply = rm_json_message(RM_MSG_REGISTERED);
-    json_object *keys = json_object_new_array();
-    rm_json_add(reply, "keys", keys);
-    if (register_all(receive, registration->decoded, keys, &error)) {
-        rm_control_reply(receive->control, registration->request, reply, NULL);
-    } else {
-        json_object_put(reply);
+    g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
+    if (register_all(receive, registration->decoded, regions, &error))
+        rm_control_reply(receive->control, registration->request, rm_registered_encode(regions), NULL);
+    else
         rm_control_reply_failure(receive->control, registration->request, RM_MSG_FAILED, error, NULL);
-    }
     json_object_put(registration->request);
     rm_register_free(registration->decoded);
     g_free(registration);
@@ -171,8 +165,16 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     receive->state->map = map;
     receive->state_length = length;
     receive->rx->ops->add_block(receive->rx, receive->state);
-    json_object *reply = rm_json_message(RM_MSG_STATE_OK);
-    rm_json_add_uint(reply, "block", receive->blocks->len);
+    g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
+    for (uint64_t chunk = 0; chunk < rm_chunk_count(receive->state, receive->chunk_size); chunk++) {
+        uint64_t start = chunk * receive->chunk_size;
+        RmExtent extent = {start, start + rm_chunk_length(receive->state, receive->chunk_size, chunk)};
+        if (!receive->rx->ops->register_chunk(receive->rx, receive->blocks->len, chunk, &extent, 1, regions,
+                                              error))
+            return FALSE;
+    }
+    json_object *reply = rm_registered_encode(regions);
+    rm_json_add_string(reply, "type", RM_MSG_STATE_OK);
     return rm_control_reply(receive->control, message, reply, error);
 }
 
@@ -269,6 +271,10 @@ static gboolean start_transport(Receive *receive, RmAccept *accept, GError **err
         .blocks = receive->blocks,
         .chunk_size = accept->chunk_size,
         .timeout_ms = CHANNELS_TIMEOUT_MS,
+        .port = receive->daemon->port,
+        .data_addresses = receive->daemon->options->data_addresses,
+        .device = receive->daemon->options->rdma_device,
+        .gid_index = receive->daemon->options->gid_index,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();

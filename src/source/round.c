@@ -203,9 +203,8 @@ static gboolean tick(gpointer data, GError **error)
 {
     RmSession *session = data;
     show_progress(session);
-    if (!rm_session_check(session, error) || !session->guest->ops->poll(session->guest, error))
-        return FALSE;
-    return TRUE;
+    return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error) &&
+           rm_converge_check_time(session, error);
 }
 
 /* ---- the end of a round: who takes part, in this order ---- */
@@ -350,14 +349,14 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
     return TRUE;
 }
 
-gboolean rm_round_send_block(RmSession *session, RmBlock *block, GError **error)
+gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error)
 {
     g_autoptr(RmBitmap) pages = rm_bitmap_new(rm_block_pages(block));
     g_autoptr(GArray) zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
     RoundEnd end = {RM_ROUND_STOPPED, zeroes};
     rm_bitmap_set(pages, 0, pages->n_bits);
     session->round++;
-    uint32_t index = rm_sender_add_block(session->sender, block);
+    uint32_t index = rm_sender_add_block(session->sender, block, regions);
     for (uint64_t chunk = 0; chunk < rm_chunk_count(block, session->accept->chunk_size); chunk++)
         rm_sender_push(session->sender, index, chunk, pages);
     if (!run_end_hooks(session, &end, error)) {

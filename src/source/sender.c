@@ -2,16 +2,18 @@
 /*
  * The sender's threads.
  *
- * Ownership: a chunk belongs to one channel, so its bits in `sent` and `asked` have one writer. Bitmap words
- * are never shared between chunks: a chunk is at least 256 pages, four words. Lock order: none is taken while
- * another is held.
+ * Ownership: a chunk belongs to one channel, so each part of a block's state (plan.h) has one writer. Lock
+ * order: none is taken while another is held.
+ *
+ * Registration is asked for by granules of RM_CHUNK_MIN, each once, and only where something is written: a
+ * chunk of zeroes is never registered, and a sparse one only in part.
  */
 #include "source/sender.h"
 
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "memory/chunk.h"
-#include "memory/zero.h"
+#include "source/plan.h"
 
 #include <errno.h>
 
@@ -20,7 +22,9 @@
  * bounded. */
 #define BATCH_BYTES (UINT64_C(64) << 20)
 #define BATCH_CHUNKS 64
-#define EXTENTS_PER_CHUNK 128 /* BATCH_CHUNKS * this stays under RM_REGISTER_EXTENTS_MAX */
+#define PIN_ASKS_IN_FLIGHT 8  /* keeps the far end's registration threads busy */
+#define ASK_TIMEOUT_MS 120000 /* of a peer that is alive: a batch may be populated page by page */
+G_STATIC_ASSERT(BATCH_CHUNKS *RM_PLAN_EXTENTS_MAX <= RM_REGISTER_EXTENTS_MAX);
 
 typedef enum { WORK_CHUNK, WORK_ROUND_END, WORK_QUIT } WorkKind;
 
@@ -31,18 +35,16 @@ typedef struct {
     const RmBitmap *pages;
 } Work;
 
-/* A chunk looked at: what is to be written. */
+/* A request that is not answered yet. */
 typedef struct {
+    uint64_t id;
     uint32_t block;
-    uint64_t chunk;
-    gboolean ask; /* not writable at the far end yet */
-    GArray *runs; /* RmRun */
-} Plan;
+} Ask;
 
 typedef struct {
     GPtrArray *plans;
-    uint64_t bytes, asks;
-    GArray *ids; /* uint64_t: requests of this batch that are not answered yet */
+    uint64_t bytes;
+    GArray *asks; /* Ask */
 } Batch;
 
 typedef struct {
@@ -56,15 +58,9 @@ typedef struct {
     GArray *zeroes;
 } Worker;
 
-typedef struct {
-    RmBlock *block;
-    RmBitmap *sent; /* one bit a page */
-    uint8_t *asked; /* one byte a chunk: threads write neighbours */
-} BlockState;
-
 struct RmSender {
     RmSenderParams params; /* immutable */
-    GPtrArray *states;     /* BlockState*; grows only between rounds */
+    GPtrArray *states;     /* RmSendState*; grows only between rounds */
     Worker *workers;
 
     GMutex lock; /* all below */
@@ -123,35 +119,6 @@ static void throttle(RmSender *sender, uint64_t bytes)
         g_usleep(MIN(left, 50000));
 }
 
-/* ---- planning: zero test and coalescing ---- */
-
-static void append_zero(GArray *zeroes, uint64_t block, uint64_t page)
-{
-    if (zeroes->len > 0) {
-        RmZeroRange *last = &g_array_index(zeroes, RmZeroRange, zeroes->len - 1);
-        if (last->block == block && last->page + last->count == page) {
-            last->count++;
-            return;
-        }
-    }
-    RmZeroRange range = {block, page, 1};
-    g_array_append_val(zeroes, range);
-}
-
-static void append_page(GArray *runs, uint64_t page, uint64_t max_bytes)
-{
-    uint64_t offset = page << RM_PAGE_SHIFT;
-    if (runs->len > 0) {
-        RmRun *last = &g_array_index(runs, RmRun, runs->len - 1);
-        if (last->offset + last->length == offset && last->length + RM_PAGE <= max_bytes) {
-            last->length += RM_PAGE;
-            return;
-        }
-    }
-    RmRun run = {offset, RM_PAGE};
-    g_array_append_val(runs, run);
-}
-
 /* Largest post: under a bandwidth cap a twentieth of a second's worth, so that the rate is even. */
 static uint64_t post_limit(const RmSender *sender)
 {
@@ -160,57 +127,13 @@ static uint64_t post_limit(const RmSender *sender)
     return MAX(limit & ~(uint64_t)(RM_PAGE - 1), RM_PAGE);
 }
 
-static Plan *plan_chunk(Worker *worker, const Work *work)
-{
-    RmSender *sender = worker->sender;
-    BlockState *state = sender->states->pdata[work->block];
-    const RmBlock *block = state->block;
-    uint64_t first = work->chunk * sender->params.chunk_size / RM_PAGE;
-    uint64_t end = first + rm_chunk_length(block, sender->params.chunk_size, work->chunk) / RM_PAGE;
-    uint64_t limit = post_limit(sender), zero_pages = 0;
-
-    Plan *plan = g_new0(Plan, 1);
-    plan->block = work->block;
-    plan->chunk = work->chunk;
-    plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
-    rm_bitmap_foreach_run (work->pages, first, end, from, to) {
-        for (uint64_t page = from; page < to; page++) {
-            /* A page that changes after this look is reported by the tracker and comes again in a later
-             * round. */
-            if (!rm_is_zero(block->map + (page << RM_PAGE_SHIFT), RM_PAGE)) {
-                append_page(plan->runs, page, limit);
-                rm_bitmap_set(state->sent, page, 1);
-                continue;
-            }
-            zero_pages++;
-            if (rm_bitmap_test(state->sent, page)) {
-                append_zero(worker->zeroes, work->block, page);
-                rm_bitmap_clear(state->sent, page, 1);
-            }
-        }
-    }
-    if (plan->runs->len > 0 && state->asked != NULL && !state->asked[work->chunk]) {
-        state->asked[work->chunk] = 1;
-        plan->ask = TRUE;
-    }
-    count(sender, 0, zero_pages, plan->ask);
-    return plan;
-}
-
-static void plan_free(gpointer data)
-{
-    Plan *plan = data;
-    g_array_unref(plan->runs);
-    g_free(plan);
-}
-
 /* ---- batches: registration ahead of the writes ---- */
 
 static Batch *batch_new(void)
 {
     Batch *batch = g_new0(Batch, 1);
-    batch->plans = g_ptr_array_new_with_free_func(plan_free);
-    batch->ids = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    batch->plans = g_ptr_array_new_with_free_func(rm_plan_free);
+    batch->asks = g_array_new(FALSE, FALSE, sizeof(Ask));
     return batch;
 }
 
@@ -220,28 +143,8 @@ static void batch_free(gpointer data)
     if (batch == NULL)
         return;
     g_ptr_array_unref(batch->plans);
-    g_array_unref(batch->ids);
+    g_array_unref(batch->asks);
     g_free(batch);
-}
-
-/* The runs of a plan as at most EXTENTS_PER_CHUNK extents: the gap that is closed is as small as that needs.
- */
-static void fill_extents(const GArray *runs, GArray *extents)
-{
-    for (uint64_t gap = 0;; gap = MAX(gap * 4, RM_PAGE)) {
-        g_array_set_size(extents, 0);
-        for (guint i = 0; i < runs->len; i++) {
-            const RmRun *run = &g_array_index(runs, RmRun, i);
-            RmExtent *last = extents->len > 0 ? &g_array_index(extents, RmExtent, extents->len - 1) : NULL;
-            RmExtent extent = {run->offset, run->offset + run->length};
-            if (last != NULL && extent.start - last->end <= gap)
-                last->end = extent.end;
-            else
-                g_array_append_val(extents, extent);
-        }
-        if (extents->len <= EXTENTS_PER_CHUNK)
-            return;
-    }
 }
 
 static gboolean send_ask(RmSender *sender, Batch *batch, RmRegister *request)
@@ -252,7 +155,8 @@ static gboolean send_ask(RmSender *sender, Batch *batch, RmRegister *request)
         fail(sender, problem);
         return FALSE;
     }
-    g_array_append_val(batch->ids, id);
+    Ask asked = {id, (uint32_t)request->block};
+    g_array_append_val(batch->asks, asked);
     return TRUE;
 }
 
@@ -261,8 +165,8 @@ static gboolean ask(RmSender *sender, Batch *batch)
     RmRegister *request = NULL;
     gboolean ok = TRUE;
     for (guint i = 0; i < batch->plans->len && ok; i++) {
-        const Plan *plan = batch->plans->pdata[i];
-        if (!plan->ask)
+        const RmPlan *plan = batch->plans->pdata[i];
+        if (plan->extents->len == 0)
             continue;
         if (request != NULL && request->block != plan->block) {
             ok = send_ask(sender, batch, request);
@@ -270,7 +174,8 @@ static gboolean ask(RmSender *sender, Batch *batch)
         }
         if (request == NULL)
             request = rm_register_new(plan->block);
-        fill_extents(plan->runs, rm_register_add(request, plan->chunk)->extents);
+        g_array_append_vals(rm_register_add(request, plan->chunk)->extents, plan->extents->data,
+                            plan->extents->len);
     }
     if (request != NULL && ok)
         ok = send_ask(sender, batch, request);
@@ -278,26 +183,40 @@ static gboolean ask(RmSender *sender, Batch *batch)
     return ok;
 }
 
+static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
+{
+    const RmSendState *state = sender->states->pdata[asked->block];
+    RmTx *tx = sender->params.tx;
+    rm_autojson reply = NULL;
+    if (!rm_control_finish(sender->params.control, asked->id, ASK_TIMEOUT_MS, sender->stopping, &reply,
+                           error) ||
+        !rm_message_expect(reply, RM_MSG_REGISTERED, error))
+        return FALSE;
+    g_autoptr(GArray) regions = rm_registered_decode(reply, state->block, sender->params.chunk_size, error);
+    if (regions == NULL)
+        return FALSE;
+    int status =
+        tx->ops->registered(tx, asked->block, (const RmRegion *)(const void *)regions->data, regions->len);
+    return status == 0 || rm_set_errno(error, RM_REASON_TRANSPORT, -status, "taking in a registration");
+}
+
 /* Takes the answers to a batch's requests in. */
 static gboolean finish_asks(RmSender *sender, Batch *batch)
 {
-    for (guint i = 0; i < batch->ids->len; i++) {
+    for (guint i = 0; i < batch->asks->len; i++) {
         GError *problem = NULL;
-        rm_autojson reply = NULL;
-        if (!rm_control_finish(sender->params.control, g_array_index(batch->ids, uint64_t, i), 0,
-                               sender->stopping, &reply, &problem) ||
-            !rm_message_expect(reply, RM_MSG_REGISTERED, &problem)) {
+        if (!finish_ask(sender, &g_array_index(batch->asks, Ask, i), &problem)) {
             fail(sender, problem);
             return FALSE;
         }
     }
-    g_array_set_size(batch->ids, 0);
+    g_array_set_size(batch->asks, 0);
     return TRUE;
 }
 
 /* ---- posting ---- */
 
-static gboolean post_plan(Worker *worker, const Plan *plan)
+static gboolean post_plan(Worker *worker, const RmPlan *plan)
 {
     RmSender *sender = worker->sender;
     RmTx *tx = sender->params.tx;
@@ -343,10 +262,13 @@ static gboolean close_batch(Worker *worker)
 
 static gboolean do_chunk(Worker *worker, const Work *work)
 {
+    RmSender *sender = worker->sender;
     if (worker->current == NULL)
         worker->current = batch_new();
     Batch *batch = worker->current;
-    Plan *plan = plan_chunk(worker, work);
+    RmPlan *plan = rm_plan_new(sender->states->pdata[work->block], work->block, work->chunk,
+                               sender->params.chunk_size, work->pages, post_limit(sender), worker->zeroes);
+    count(sender, 0, plan->zero_pages, plan->extents->len > 0);
     g_ptr_array_add(batch->plans, plan);
     for (guint i = 0; i < plan->runs->len; i++)
         batch->bytes += g_array_index(plan->runs, RmRun, i).length;
@@ -396,24 +318,6 @@ static gpointer worker_main(gpointer data)
 
 /* ---- the session's side ---- */
 
-static void state_free(gpointer data)
-{
-    BlockState *state = data;
-    rm_bitmap_free(state->sent);
-    g_free(state->asked);
-    g_free(state);
-}
-
-static BlockState *state_new(RmBlock *block, uint64_t chunk_size, gboolean registers)
-{
-    BlockState *state = g_new0(BlockState, 1);
-    state->block = block;
-    state->sent = rm_bitmap_new(rm_block_pages(block));
-    if (registers)
-        state->asked = g_new0(uint8_t, rm_chunk_count(block, chunk_size));
-    return state;
-}
-
 RmSender *rm_sender_new(const RmSenderParams *params)
 {
     RmSender *sender = g_new0(RmSender, 1);
@@ -421,9 +325,9 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     g_mutex_init(&sender->lock);
     g_cond_init(&sender->ended);
     sender->stopping = g_cancellable_new();
-    sender->states = g_ptr_array_new_with_free_func(state_free);
+    sender->states = g_ptr_array_new_with_free_func(rm_send_state_free);
     for (guint i = 0; i < params->blocks->len; i++)
-        g_ptr_array_add(sender->states, state_new(params->blocks->pdata[i], params->chunk_size, TRUE));
+        g_ptr_array_add(sender->states, rm_send_state_new(params->blocks->pdata[i], TRUE));
     sender->workers = g_new0(Worker, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         Worker *worker = &sender->workers[i];
@@ -470,11 +374,63 @@ void rm_sender_free(RmSender *sender)
     g_free(sender);
 }
 
-uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block)
+uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *regions)
 {
-    g_ptr_array_add(sender->states, state_new(block, sender->params.chunk_size, FALSE));
-    sender->params.tx->ops->add_block(sender->params.tx, block);
-    return sender->states->len - 1;
+    RmTx *tx = sender->params.tx;
+    uint32_t index = sender->states->len;
+    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE));
+    tx->ops->add_block(tx, block);
+    int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
+    if (status != 0)
+        fail_transport(sender, status); /* seen by the next flush */
+    return index;
+}
+
+/* Whole chunks of `block` from *chunk on, as many as fit in a message. */
+static RmRegister *whole_chunks(const RmSender *sender, uint32_t index, const RmBlock *block, uint64_t *chunk)
+{
+    uint64_t chunk_size = sender->params.chunk_size;
+    RmRegister *request = rm_register_new(index);
+    for (; *chunk < rm_chunk_count(block, chunk_size) && request->chunks->len < BATCH_CHUNKS; (*chunk)++) {
+        uint64_t start = *chunk * chunk_size;
+        RmExtent extent = {start, start + rm_chunk_length(block, chunk_size, *chunk)};
+        g_array_append_val(rm_register_add(request, *chunk)->extents, extent);
+    }
+    return request;
+}
+
+static gboolean take_oldest(RmSender *sender, GQueue *asked, GError **error)
+{
+    g_autofree Ask *oldest = g_queue_pop_head(asked);
+    return finish_ask(sender, oldest, error);
+}
+
+gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
+                           GError **error)
+{
+    GQueue asked = G_QUEUE_INIT;
+    gboolean ok = TRUE;
+    for (uint32_t i = 0; ok && i < sender->states->len; i++) {
+        RmSendState *state = sender->states->pdata[i];
+        rm_send_state_asked(state);
+        for (uint64_t chunk = 0; ok && chunk < rm_chunk_count(state->block, sender->params.chunk_size);) {
+            g_autoptr(RmRegister) request = whole_chunks(sender, i, state->block, &chunk);
+            uint64_t id = rm_control_begin(sender->params.control, rm_register_encode(request), error);
+            ok = id != 0 && tick(data, error);
+            if (id != 0) {
+                Ask *ask = g_new(Ask, 1);
+                *ask = (Ask){id, i};
+                g_queue_push_tail(&asked, ask);
+                count(sender, 0, 0, request->chunks->len);
+            }
+            if (ok && asked.length >= PIN_ASKS_IN_FLIGHT)
+                ok = take_oldest(sender, &asked, error);
+        }
+    }
+    while (ok && asked.length > 0)
+        ok = take_oldest(sender, &asked, error) && tick(data, error);
+    g_queue_clear_full(&asked, g_free);
+    return ok;
 }
 
 void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBitmap *pages)
@@ -525,7 +481,7 @@ void rm_sender_take_zeroes(RmSender *sender, GArray *zeroes)
 
 RmBitmap *rm_sender_sent(RmSender *sender, uint32_t block)
 {
-    return ((BlockState *)sender->states->pdata[block])->sent;
+    return ((RmSendState *)sender->states->pdata[block])->sent;
 }
 
 RmSenderCounts rm_sender_counts(RmSender *sender)

@@ -61,6 +61,7 @@ typedef struct {
     double rate;           /* bytes/s, of the latest rounds */
     double dirty_rate;     /* bytes/s, between the latest scans */
     int64_t last_scan_end_us;
+    int64_t precopy_begin_us;  /* 0 before */
     uint64_t round_pages;      /* pages of the round that runs, for progress */
     RmSenderCounts round_base; /* at its start */
     RmMetrics metrics;
@@ -105,8 +106,9 @@ void rm_rounds_free(RmSession *session);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);
-/* Sends what is in each block's `todo` as round `session->round + 1` and waits until it has landed. */
-gboolean rm_round_send_block(RmSession *session, RmBlock *block, GError **error);
+/* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of
+ * RmRegion) are writable at the destination. */
+gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);
 
 /* converge.c */
 typedef enum { RM_NEXT_ROUND, RM_NEXT_SWITCHOVER, RM_NEXT_GIVE_UP } RmNext;
@@ -122,6 +124,8 @@ typedef struct {
 /* The whole policy, without side effects. ret_expected_ms: the downtime if the guest were stopped now. */
 RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms);
 gboolean rm_converge_precopy(RmSession *session, GError **error);
+/* FALSE once --timeout has passed with the guest still running, unless it is then to be moved stopped. */
+gboolean rm_converge_check_time(RmSession *session, GError **error);
 
 /* switchover.c: stop … running. On failure before `commit` the guest is as it was before, or the error says
  * what failed. */

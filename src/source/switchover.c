@@ -44,8 +44,11 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
     rm_autojson reply = NULL;
     json_object *message = rm_json_message(RM_MSG_STATE);
     rm_json_add_uint(message, "length", length);
-    return rm_control_request(session->control, message, STATE_TIMEOUT_MS, session->cancel, &reply, error) &&
-           rm_message_expect(reply, RM_MSG_STATE_OK, error) && rm_round_send_block(session, block, error);
+    if (!rm_control_request(session->control, message, STATE_TIMEOUT_MS, session->cancel, &reply, error) ||
+        !rm_message_expect(reply, RM_MSG_STATE_OK, error))
+        return FALSE;
+    g_autoptr(GArray) regions = rm_registered_decode(reply, block, session->accept->chunk_size, error);
+    return regions != NULL && rm_round_send_block(session, block, regions, error);
 }
 
 static gboolean request_load(RmSession *session, GError **error)

@@ -107,7 +107,7 @@ static void fake_tx_add_block(RmTx *tx, RmBlock *block)
     rm_block_table_add(tx_of(tx)->blocks, block);
 }
 
-static int fake_registered(RmTx *tx, uint32_t block, uint64_t chunk, uint32_t key)
+static int fake_registered(RmTx *tx, uint32_t block, const RmRegion *regions, unsigned n)
 {
     return 0;
 }
@@ -238,7 +238,6 @@ static void fake_tx_free(RmTx *base)
 
 static const RmTxOps tx_ops = {
     .name = "fake",
-    .needs_keys = FALSE,
     .connect = fake_connect,
     .add_block = fake_tx_add_block,
     .registered = fake_registered,
@@ -300,7 +299,7 @@ static void fake_rx_add_block(RmRx *rx, RmBlock *block)
 }
 
 static gboolean fake_register_chunk(RmRx *rx, uint32_t index, uint64_t chunk, const RmExtent *extents,
-                                    unsigned n, uint32_t *ret_key, GError **error)
+                                    unsigned n, GArray *regions, GError **error)
 {
     RmBlock *block = rm_block_table_get(rx_of(rx)->link->blocks, index);
     if (block == NULL || chunk >= rm_chunk_count(block, rx_of(rx)->link->chunk_size))
@@ -308,7 +307,6 @@ static gboolean fake_register_chunk(RmRx *rx, uint32_t index, uint64_t chunk, co
     for (unsigned i = 0; i < n; i++)
         if (!rm_block_populate(block, extents[i].start, extents[i].end - extents[i].start, error))
             return FALSE;
-    *ret_key = 0;
     return TRUE;
 }
 

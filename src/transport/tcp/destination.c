@@ -272,7 +272,7 @@ static void destination_add_block(RmRx *rx, RmBlock *block)
 }
 
 static gboolean destination_register_chunk(RmRx *rx, uint32_t block_index, uint64_t chunk,
-                                           const RmExtent *extents, unsigned n, uint32_t *ret_key,
+                                           const RmExtent *extents, unsigned n, GArray *regions,
                                            GError **error)
 {
     Destination *destination = destination_of(rx);
@@ -291,7 +291,6 @@ static gboolean destination_register_chunk(RmRx *rx, uint32_t block_index, uint6
     for (unsigned i = 0; i < n; i++)
         if (!rm_block_populate(block, extents[i].start, extents[i].end - extents[i].start, error))
             return FALSE;
-    *ret_key = 0;
     return TRUE;
 }
 

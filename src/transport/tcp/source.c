@@ -232,7 +232,7 @@ static void source_add_block(RmTx *tx, RmBlock *block)
     rm_block_table_add(source_of(tx)->blocks, block);
 }
 
-static int source_registered(RmTx *tx, uint32_t block, uint64_t chunk, uint32_t key)
+static int source_registered(RmTx *tx, uint32_t block, const RmRegion *regions, unsigned n)
 {
     return 0; /* populated ahead at the far side; nobody waits for it */
 }
@@ -364,7 +364,6 @@ static void source_free(RmTx *tx)
 
 static const RmTxOps source_ops = {
     .name = "tcp",
-    .needs_keys = FALSE,
     .connect = source_connect,
     .add_block = source_add_block,
     .registered = source_registered,

@@ -60,7 +60,9 @@ static inline json_object *rig_answer_switchover(Rig *rig, json_object *message)
     rig->state->map =
         mmap(NULL, rig->state->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     rig->rx->ops->add_block(rig->rx, rig->state);
-    return rm_json_message(RM_MSG_STATE_OK);
+    json_object *reply = rm_json_message(RM_MSG_STATE_OK);
+    rm_json_add(reply, "regions", json_object_new_array());
+    return reply;
 }
 
 static inline json_object *rig_answer(Rig *rig, json_object *message)
@@ -71,9 +73,8 @@ static inline json_object *rig_answer(Rig *rig, json_object *message)
         g_autoptr(RmRegister) request =
             rm_register_decode(message, rig->target_blocks, rig->session->accept->chunk_size, &error);
         g_assert_no_error(error);
-        json_object *reply = rm_json_message(RM_MSG_REGISTERED);
-        rm_json_add(reply, "keys", json_object_new_array());
-        return reply;
+        g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
+        return rm_registered_encode(regions);
     }
     if (strcmp(rm_message_type(message), RM_MSG_ROUND_END) != 0)
         return rig_answer_switchover(rig, message);

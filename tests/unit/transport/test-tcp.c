@@ -299,12 +299,12 @@ static void test_register_chunk(void)
     g_autoptr(Pair) pair = pair_new(1, MIB, sizes);
     pair_start(pair);
     RmRx *rx = pair->rx;
-    uint32_t key = 1;
+    g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
     uint64_t allocated = 0;
     const RmExtent good[] = {{MIB, MIB + PAGES(2)}, {2 * MIB - PAGES(1), 2 * MIB}};
-    rx->ops->register_chunk(rx, 0, 1, good, 2, &key, &error);
+    rx->ops->register_chunk(rx, 0, 1, good, 2, regions, &error);
     g_assert_no_error(error);
-    g_assert_cmpuint(key, ==, 0);
+    g_assert_cmpuint(regions->len, ==, 0);
     g_assert_true(rm_block_allocated(pair_to(pair, 0), &allocated, NULL));
     g_assert_cmpuint(allocated, ==, PAGES(3));
 
@@ -323,7 +323,7 @@ static void test_register_chunk(void)
     };
     for (unsigned i = 0; i < G_N_ELEMENTS(bad); i++) {
         g_assert_false(
-            rx->ops->register_chunk(rx, bad[i].block, bad[i].chunk, &bad[i].extent, 1, &key, &error));
+            rx->ops->register_chunk(rx, bad[i].block, bad[i].chunk, &bad[i].extent, 1, regions, &error));
         g_assert_error(error, RM_ERROR, RM_REASON_PROTOCOL);
         g_clear_error(&error);
     }
