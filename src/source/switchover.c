@@ -89,7 +89,8 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
         return FALSE;
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
-    if (!ops->recheck(session->guest, session->blocks, &session->options->preflight, error) ||
+    if (!ops->poll(session->guest, error) || /* a reset explains the run state that the recheck finds */
+        !ops->recheck(session->guest, session->blocks, &session->options->preflight, error) ||
         !last_round(session, error))
         return FALSE;
     lap(&time);
