@@ -317,6 +317,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
         !receive->found.guest->ops->blocks(receive->found.guest, TRUE, &receive->blocks, error) ||
         !rm_admit_guest(hello, receive->found.info, receive->blocks, error))
         return FALSE;
+    if (!hello->dry_run && !rm_blocks_claim(receive->blocks, error))
+        return FALSE;
     for (guint i = 0; i < receive->blocks->len && !hello->dry_run; i++) {
         if (!rm_block_empty(receive->blocks->pdata[i], error))
             return FALSE;
