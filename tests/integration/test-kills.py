@@ -27,6 +27,7 @@ class Kills(Case):
 
     def refresh(self):
         """A running source, a waiting target and a daemon, each made anew only if the last attempt used it up."""
+        time.sleep(0.3)  # a burnt QEMU may be about to end
         if self.source is None or not self.source.alive() or self.source.status() != "running":
             if self.source:
                 self.source.kill()
