@@ -75,6 +75,13 @@ class Several(Case):
         second.assert_runs()
         self.assertEqual(one.finish()[0], DONE)
 
+    def test_an_idle_daemon_ends(self):
+        """Again and again: it once missed its own last word."""
+        for _ in range(60):
+            daemon = Daemon(self, "--qmp", "/nonexistent")
+            daemon.popen.terminate()
+            self.assertEqual(daemon.popen.wait(20), 0, daemon.output())
+
     def test_a_folder_with_a_socket_that_is_silent(self):
         """Another program's socket, or a monitor that libvirt holds, delays the search but doesn't end it."""
         folder = self.folder / "sockets"
