@@ -92,7 +92,8 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
         return FALSE;
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
-    if (!rm_round_begin(session, RM_ROUND_STOPPED, &last, error) ||
+    if (!ops->poll(session->guest, error) || /* a reset explains the run state that the recheck finds */
+        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error) ||
         !ops->recheck(session->guest, session->blocks, &session->options->preflight, error))
         return FALSE;
     lap(&time);

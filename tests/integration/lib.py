@@ -355,12 +355,12 @@ class Qemu(Process):
 # ---- rdmamig ----
 
 class Daemon(Process):
-    """rdmamigd on a free port of the loopback."""
+    """rdmamigd on a free port of the loopback; `wrapper` is a command that executes it."""
 
-    def __init__(self, case, *options, env=None, port=None):
+    def __init__(self, case, *options, env=None, port=None, wrapper=()):
         self.port = port or free_port()
         super().__init__(case, f"rdmamigd{self.port}",
-                         [RDMAMIGD, "--listen", f"127.0.0.1:{self.port}", *options], env=env)
+                         [*wrapper, RDMAMIGD, "--listen", f"127.0.0.1:{self.port}", *options], env=env)
         wait_until(lambda: listens(self.port) or not self.alive(), "rdmamigd listens")
         case.assertTrue(self.alive(), f"rdmamigd ended: {self.output()}")
 
