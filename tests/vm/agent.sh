@@ -6,7 +6,6 @@
 # A channel's first line is "ready" or "failed: WHY". A request is one line, "TOKEN SCRIPT" with the script in base64. The
 # answer is the script's output as it comes, and "\nTOKEN STATUS\n": the token is random, so no output ends too early. The
 # script is the leader of a session of its own, which is killed as soon as the script ends.
-# busybox sh takes its own applets before what is in PATH, so `ip` needs its path: only iproute2 knows veth.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 b=/run/vm/busybox
 cd /
@@ -25,9 +24,9 @@ set_up() {
         if [ -e /sys/class/net/eth0 ]; then
             device=eth0 && $b ip link set eth0 mtu 4500 up
         else
-            # An MTU of 9000 gives an active path MTU of 4096.
-            device=vetha && /bin/ip link add vetha mtu 9000 type veth peer name vethb mtu 9000 &&
-                $b ip link set vetha up && $b ip link set vethb up
+            # An MTU of 9000 gives an active path MTU of 4096. The kernel names the other end veth0.
+            device=vetha && $b ip link add vetha type veth &&
+                $b ip link set vetha mtu 9000 up && $b ip link set veth0 mtu 9000 up
         fi &&
         $b ip address add "$(parameter address)" dev "$device" &&
         rdma link add rxe0 type rxe netdev "$device"

@@ -13,6 +13,7 @@ from pathlib import Path
 MODULES = ["crc32_generic", "virtio_pci", "virtio_console", "virtio_net", "9pnet_virtio", "9p", "overlay", "ib_core",
            "ib_uverbs", "ib_cm", "iw_cm", "rdma_cm", "rdma_ucm", "udp_tunnel", "ip6_udp_tunnel", "rdma_rxe", "ib_umad",
            "veth"]
+COMMANDS = ["mount", "insmod", "mkdir", "cp", "switch_root"]  # busybox's that init.sh uses
 KVM_MODULES = ["kvm", "kvm-amd"]
 
 
@@ -72,6 +73,9 @@ class Cpio:
     def program(self, name, data):
         self.add(name, data, 0o100755)
 
+    def link(self, name, to):
+        self.add(name, to.encode(), 0o120777)
+
     def end(self):
         self.add("TRAILER!!!", mode=0)
 
@@ -84,6 +88,8 @@ def write(path, kernel, kvm=False):
         for name in ("bin", "modules", "proc", "sys", "dev", "host", "over", "new"):
             cpio.folder(name)
         cpio.program("bin/busybox", (kernel.folder / "bin/busybox").read_bytes())
+        for name in COMMANDS:
+            cpio.link(f"bin/{name}", "busybox")
         cpio.program("init", (here / "init.sh").read_bytes())
         cpio.program("agent", (here / "agent.sh").read_bytes())
         for number, (name, data) in enumerate(kernel.load_order(MODULES + (KVM_MODULES if kvm else []))):

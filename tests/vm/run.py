@@ -38,11 +38,6 @@ class Lines:
             sys.stdout.buffer.flush()
 
 
-def plain(data):
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vms", type=int, choices=(1, 2), default=1)
@@ -60,7 +55,7 @@ def main():
     if options.vms == 1:
         with harness.Vm(**settings) as vm:
             print(f"vm: up after {vm.boot_seconds:.1f} s", file=sys.stderr, flush=True)
-            return vm.run(options.command, timeout=options.timeout, sink=plain)[0]
+            return vm.run(options.command, timeout=options.timeout, sink=harness.to_stdout)[0]
     with harness.pair(**settings) as vms:
         print(f"vm: up after {max(vm.boot_seconds for vm in vms):.1f} s", file=sys.stderr, flush=True)
         sinks = [Lines(f"{vm.name}: ".encode()) for vm in vms]

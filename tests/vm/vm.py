@@ -16,6 +16,7 @@ One VM has rxe0 on a veth; of two, each has rxe0 on its end of the cable. What t
 changes in files that the VM has read already, it does not see.
 """
 import base64
+import collections
 import contextlib
 import ctypes
 import json
@@ -39,6 +40,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHANNELS = 6        # commands that may run at once
 BOOT_PATIENCE = 120  # s; it takes 5 to 10 on an idle machine
 KEPT = ("PATH", "HOME", "LANG", "XDG_CACHE_HOME", "PYTHONDONTWRITEBYTECODE")  # environment variables; and RDMAMIG_*
+
+Channel = collections.namedtuple("Channel", "name socket")
 
 _libc = ctypes.CDLL(None)
 
@@ -72,7 +75,7 @@ class Command:
         self.token = secrets.token_hex(16)
         self.data, self.status, self.error = b"", None, None
         self.started = time.monotonic()
-        channel.sendall(f"{self.token} {base64.b64encode(script.encode()).decode()}\n".encode())
+        channel.socket.sendall(f"{self.token} {base64.b64encode(script.encode()).decode()}\n".encode())
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -81,7 +84,7 @@ class Command:
         pending = b""
         while True:
             try:
-                data = self.channel.recv(1 << 16)
+                data = self.channel.socket.recv(1 << 16)
             except OSError:
                 data = b""
             if not data:
@@ -90,19 +93,19 @@ class Command:
                 return
             pending += data
             at = pending.find(marker)
-            if at >= 0 and pending.endswith(b"\n") and pending.count(b"\n", at) >= 2:
-                self._emit(pending[:at])
-                self.status = int(pending[at + len(marker):])
-                self.vm.channels.put(self.channel)
-                return
-            # What could be the beginning of the marker stays.
-            keep = len(pending) if at >= 0 else len(marker)
-            if at < 0 and len(pending) > keep:
-                self._emit(pending[:-keep])
-                pending = pending[-keep:]
-            elif at < 0 and marker[:1] not in pending[-keep:]:
-                self._emit(pending)
-                pending = b""
+            if at >= 0:
+                status = pending[at + len(marker):]
+                if status.endswith(b"\n"):
+                    self._emit(pending[:at])
+                    self.status = int(status)
+                    self.vm.channels.put(self.channel)
+                    return
+            else:
+                # What could be the beginning of the marker stays.
+                keep = next((i for i in range(max(0, len(pending) - len(marker)), len(pending))
+                             if marker.startswith(pending[i:])), len(pending))
+                self._emit(pending[:keep])
+                pending = pending[keep:]
 
     def _emit(self, data):
         self.data += data
@@ -131,8 +134,8 @@ class Command:
     def kill(self):
         """Kills it and what it started, and waits for that."""
         if self.running():
-            job = f"/run/vm/job-$(cd /sys/class/virtio-ports && grep -lx ch{self.vm.sockets.index(self.channel)} */name"
-            self.vm.run(f'/run/vm/busybox pkill -KILL -s "$(cat {job} | cut -d/ -f1).pid)"', timeout=30)
+            port = f"$(grep -lx {self.channel.name} /sys/class/virtio-ports/*/name | cut -d/ -f5)"
+            self.vm.run(f'kill -s KILL -- "-$(cat /run/vm/job-{port}.pid)"', timeout=30)
             self.thread.join(30)
 
 
@@ -145,7 +148,8 @@ class Vm:
         self.address, self.peer, self.link, self.kvm = address, peer, link, kvm
         self.kernel = kernel or find_kernel()
         self.qemu = qemu or os.environ.get("RDMAMIG_VM_QEMU") or "qemu-system-x86_64"
-        self.process, self.sockets, self.channels, self.control = None, [], queue.Queue(), None
+        self.process, self.sockets, self.control = None, {}, None
+        self.channels = queue.Queue()  # those that run nothing
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-vm-{os.getpid()}-"))
 
     def __enter__(self):
@@ -163,7 +167,8 @@ class Vm:
     def launch(self):
         """Starts QEMU. From the thread that lives longest: QEMU is killed when the thread that started it ends."""
         self.started = time.monotonic()
-        listeners = [self._listen(f"ch{i}") for i in range(CHANNELS)]
+        names = [f"ch{i}" for i in range(CHANNELS)]
+        listeners = {name: self._listen(name) for name in names}
         control = self._listen("qmp")
         initramfs.write(self.folder / "initramfs", self.kernel, self.kvm)
         words = ["console=ttyS0", "quiet", "panic=-1", "mitigations=off", "nowatchdog", "audit=0", "no_timer_check",
@@ -176,9 +181,9 @@ class Vm:
                    "-fsdev", "local,path=/,id=root,security_model=none,readonly=on,multidevs=remap",
                    "-device", "virtio-9p-pci,fsdev=root,mount_tag=root",
                    "-device", f"virtio-serial-pci,max_ports={CHANNELS + 1}"]
-        for i in range(CHANNELS):
-            command += ["-chardev", f"socket,id=ch{i},path={self.folder}/ch{i}",
-                        "-device", f"virtserialport,chardev=ch{i},name=ch{i}"]
+        for name in names:
+            command += ["-chardev", f"socket,id={name},path={self.folder}/{name}",
+                        "-device", f"virtserialport,chardev={name},name={name}"]
         if self.link:
             path, listens = self.link
             command += ["-netdev", f"stream,id=cable,server={'on' if listens else 'off'},addr.type=unix,addr.path={path}",
@@ -189,7 +194,8 @@ class Vm:
                                                 preexec_fn=lambda: _libc.prctl(1, signal.SIGKILL))
             except FileNotFoundError:
                 raise Unavailable(f"no {self.qemu}: install Debian's qemu-system-x86")
-        self.sockets = [self._accept(listener) for listener in listeners]
+        for name, listener in listeners.items():
+            self.sockets[name] = self._accept(listener)
         self.control = self._accept(control)
         self.control_stream = self.control.makefile("rw")
         self.control_stream.readline()
@@ -197,7 +203,7 @@ class Vm:
 
     def wait_ready(self):
         end = self.started + BOOT_PATIENCE
-        for channel in self.sockets:
+        for name, channel in self.sockets.items():
             greeting = b""
             try:
                 while not greeting.endswith(b"\n"):
@@ -211,7 +217,7 @@ class Vm:
             if greeting.strip() != b"ready":
                 raise VmError(f"VM {self.name}: {greeting.decode().strip()}\n{self.console()}")
             channel.settimeout(None)
-            self.channels.put(channel)
+            self.channels.put(Channel(name, channel))
         self.boot_seconds = time.monotonic() - self.started
 
     def _listen(self, name):
@@ -279,7 +285,7 @@ class Vm:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for channel in [*self.sockets, *([self.control] if self.control else [])]:
+        for channel in [*self.sockets.values(), *([self.control] if self.control else [])]:
             channel.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -301,5 +307,8 @@ def pair(kernel=None, **options):
         yield a, b
 
 
-def report_error(error):
-    print(f"vm: {error}", file=sys.stderr)
+
+def to_stdout(data):
+    """A sink for Vm.start()."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
