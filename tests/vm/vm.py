@@ -54,6 +54,13 @@ class Unavailable(VmError):
     """This host can't run the VM at all: a reason to skip."""
 
 
+def _remove_stale():
+    """Folders of VMs whose program was killed; their QEMUs died with it."""
+    for path in Path(tempfile.gettempdir()).glob("rdmamig-vm-*-*"):
+        if not Path(f"/proc/{path.name.split('-')[2]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def find_kernel(series="6.12"):
     """The kernel's folder: $RDMAMIG_VM_KERNEL, or the cache, fetched if it isn't there yet."""
     folder = os.environ.get("RDMAMIG_VM_KERNEL")
@@ -150,6 +157,7 @@ class Vm:
         self.qemu = qemu or os.environ.get("RDMAMIG_VM_QEMU") or "qemu-system-x86_64"
         self.process, self.sockets, self.control = None, {}, None
         self.channels = queue.Queue()  # those that run nothing
+        _remove_stale()
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-vm-{os.getpid()}-"))
 
     def __enter__(self):
