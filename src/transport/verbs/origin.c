@@ -138,7 +138,8 @@ struct ibv_mr *rm_verbs_origin_mr(RmVerbsOrigin *origin, uint64_t index, uint32_
     if (length > limits->max_mr_size || !is_whole(block, start, length))
         return NULL;
     g_autoptr(GError) problem = NULL;
-    chunk->mr = rm_verbs_region_new(regions, pd, limits, block->map + start, length, start, 0, &problem);
+    uint8_t *address = block->map + start;
+    chunk->mr = rm_verbs_region_new(regions, pd, limits, address, length, (uintptr_t)address, 0, &problem);
     if (problem != NULL && *ret_problem == NULL)
         *ret_problem = g_steal_pointer(&problem);
     return chunk->mr;
