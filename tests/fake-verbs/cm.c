@@ -185,7 +185,7 @@ int rdma_destroy_id(struct rdma_cm_id *base)
     FakeId *id = fake_of(base);
     gint64 deadline = g_get_monotonic_time() + 5 * G_TIME_SPAN_SECOND;
     fake_verbs_lock();
-    if (id->id.qp != NULL)
+    if (id->id.qp != NULL && !fake_verbs_knobs.keep_queue_pairs)
         fake_violation("a connection was destroyed before its queue pair");
     end_connection(id);
     drop_events(id);
@@ -245,11 +245,23 @@ __be16 rdma_get_src_port(struct rdma_cm_id *id)
     return *port_of(&id->route.addr.src_addr);
 }
 
-static FakeId *find_listener(uint16_t port)
+static gboolean is_any(const struct sockaddr *address)
 {
-    for (guint i = 0; i < listeners->len; i++)
-        if (rdma_get_src_port(listeners->pdata[i]) == port)
-            return listeners->pdata[i];
+    if (address->sa_family == AF_INET6)
+        return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+    return ((const struct sockaddr_in *)address)->sin_addr.s_addr == 0;
+}
+
+/* Who listens at the port and address, one of them perhaps being all. */
+static FakeId *find_listener(struct sockaddr *address)
+{
+    for (guint i = 0; i < listeners->len; i++) {
+        FakeId *id = listeners->pdata[i];
+        struct sockaddr *own = &id->id.route.addr.src_addr;
+        gboolean same = own->sa_family == address->sa_family && memcmp(own, address, size_of(own)) == 0;
+        if (*port_of(own) == *port_of(address) && (same || is_any(own) || is_any(address)))
+            return id;
+    }
     return NULL;
 }
 
@@ -257,7 +269,7 @@ int rdma_listen(struct rdma_cm_id *base, int backlog)
 {
     FakeId *id = fake_of(base);
     fake_verbs_lock();
-    gboolean busy = find_listener(rdma_get_src_port(base)) != NULL;
+    gboolean busy = find_listener(&base->route.addr.src_addr) != NULL;
     if (!busy) {
         id->listening = TRUE;
         g_ptr_array_add(listeners, id);
@@ -314,7 +326,7 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *parameters)
 {
     FakeId *id = fake_of(base);
     fake_verbs_lock();
-    FakeId *listener = find_listener(*port_of(&id->id.route.addr.dst_addr));
+    FakeId *listener = find_listener(&id->id.route.addr.dst_addr);
     if (listener == NULL) {
         push_event(id, id, RDMA_CM_EVENT_REJECTED, NO_LISTENER);
     } else if (!fake_verbs_knobs.deaf) {

@@ -165,16 +165,19 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 {
     GHashTableIter iter;
     gpointer value;
+    gboolean used = FALSE;
     fake_verbs_lock();
     g_hash_table_iter_init(&iter, fake_fabric.mrs);
     while (g_hash_table_iter_next(&iter, NULL, &value))
-        if (((FakeMr *)value)->mr.pd == pd)
-            fake_violation("a domain was freed before its regions");
+        used = used || ((FakeMr *)value)->mr.pd == pd;
     for (guint i = 0; i < fake_fabric.qps->len; i++)
-        if (((FakeQp *)fake_fabric.qps->pdata[i])->qp.pd == pd)
-            fake_violation("a domain was freed before its queue pair");
-    fake_fabric.counts.pds--;
+        used = used || ((FakeQp *)fake_fabric.qps->pdata[i])->qp.pd == pd;
+    if (used && !fake_verbs_knobs.keep_queue_pairs)
+        fake_violation("a domain was freed before its regions or its queue pair");
+    fake_fabric.counts.pds -= !used;
     fake_verbs_unlock();
+    if (used)
+        return EBUSY;
     g_free(pd);
     return 0;
 }

@@ -108,8 +108,12 @@ int ibv_destroy_cq(struct ibv_cq *base)
 {
     FakeCq *cq = (FakeCq *)base;
     fake_verbs_lock();
-    if (cq->users > 0)
-        fake_violation("a completion queue was destroyed before its queue pair");
+    if (cq->users > 0) {
+        if (!fake_verbs_knobs.keep_queue_pairs)
+            fake_violation("a completion queue was destroyed before its queue pair");
+        fake_verbs_unlock();
+        return EBUSY;
+    }
     g_queue_remove_all(&((FakeCompChannel *)cq->cq.channel)->events, cq);
     g_queue_clear_full(&cq->completions, g_free);
     fake_fabric.counts.cqs--;

@@ -75,7 +75,12 @@ gboolean rm_verbs_qp_break(RmVerbsQp *qp)
 
 void rm_verbs_qp_clear(RmVerbsQp *qp)
 {
-    rm_verbs_qp_break(qp);
+    if (!rm_verbs_qp_break(qp)) {
+        /* A device that keeps it may use what belongs to it, which therefore stays. */
+        rdma_destroy_id(qp->id);
+        *qp = (RmVerbsQp){0};
+        return;
+    }
     if (qp->messages_mr != NULL)
         ibv_dereg_mr(qp->messages_mr);
     if (qp->cq != NULL)

@@ -80,22 +80,28 @@ static unsigned find(const GArray *pieces, uint64_t offset)
     return low;
 }
 
-static gboolean is_registered(const GArray *pieces, uint64_t offset)
+/* The end of what is registered from `start` on without a gap; `start` if it is not. */
+static uint64_t registered_until(const GArray *pieces, uint64_t start)
 {
-    unsigned at = find(pieces, offset);
-    return at < pieces->len && g_array_index(pieces, Piece, at).offset <= offset;
+    for (unsigned at = find(pieces, start); at < pieces->len && g_array_index(pieces, Piece, at).offset <= start; at++)
+        start = g_array_index(pieces, Piece, at).end;
+    return start;
 }
 
-/* Makes [start, end) writable, in as many regions as the device's limit on their size asks for. */
+/* Makes what is not yet of [start, end) writable, in as many regions as the device's limit on their size asks for. An attempt
+ * that fails leaves what it has registered, for the next one to go on from. */
 static gboolean register_range(Request *request, uint64_t start, uint64_t end, GError **error)
 {
     const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     RmBlock *block = request->target->block;
+    GArray *pieces = request->pieces;
     /* By itself, since it tells better what was missing than a registration can. */
     if (!rm_block_populate(block, start, end - start, error))
         return FALSE;
-    while (start < end) {
-        uint64_t length = MIN(end - start, request->limits->max_mr_size);
+    while ((start = registered_until(pieces, start)) < end) {
+        unsigned at = find(pieces, start);
+        uint64_t gap_end = at < pieces->len ? MIN(end, g_array_index(pieces, Piece, at).offset) : end;
+        uint64_t length = MIN(gap_end - start, request->limits->max_mr_size);
         Piece piece = {start, start + length, NULL};
         piece.mr = rm_verbs_region_new(request->regions, request->pd, request->limits, block->map + start, length, start,
                                        access, error);
@@ -103,8 +109,7 @@ static gboolean register_range(Request *request, uint64_t start, uint64_t end, G
             g_prefix_error(error, "RAM block %s: ", block->name);
             return FALSE;
         }
-        g_array_insert_val(request->pieces, find(request->pieces, start), piece);
-        start += length;
+        g_array_insert_val(pieces, at, piece);
     }
     return TRUE;
 }
@@ -118,8 +123,10 @@ static gboolean register_granules(Request *request, uint64_t start, uint64_t len
     for (unsigned i = 0; i < n; i++)
         for (uint64_t at = extents[i].start; at < extents[i].end; at = (at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN)
             wanted[(at - start) / RM_CHUNK_MIN] = TRUE;
-    for (uint64_t i = 0; i < count; i++)
-        wanted[i] = wanted[i] && !is_registered(request->pieces, start + i * RM_CHUNK_MIN);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t from = start + i * RM_CHUNK_MIN, to = start + MIN((i + 1) * RM_CHUNK_MIN, length);
+        wanted[i] = wanted[i] && registered_until(request->pieces, from) < to;
+    }
     for (uint64_t first = 0, last; first < count; first = last) {
         last = first + 1;
         if (!wanted[first])

@@ -9,8 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define RING_BYTES (UINT64_C(4) << 20)
-/* One copied request: small enough that the first is under way while the next is copied. */
+#define RING_BYTES (UINT64_C(4) << 20) /* if the device can register that much at once */
+/* One copied request: small enough that the first is under way while the next is copied, and at most half
+ * of the ring: then what is skipped at its end and the piece itself fit into an empty one. */
 #define RING_PIECE_MAX (UINT64_C(256) << 10)
 #define POLL_BATCH 16
 #define SPIN_MAX_US 20u
@@ -217,40 +218,42 @@ int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t 
 
 static int create_ring(RmVerbsWriter *writer)
 {
-    void *ring = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t bytes = MIN(RING_BYTES, writer->qp.limits.max_mr_size);
+    void *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ring != MAP_FAILED) {
         writer->ring = ring;
-        writer->ring_mr = ibv_reg_mr(writer->qp.pd, ring, RING_BYTES, 0); /* read by our own card only */
+        writer->ring_bytes = bytes;
+        writer->ring_mr = ibv_reg_mr(writer->qp.pd, ring, bytes, 0); /* read by our own card only */
     }
     if (writer->ring_mr != NULL)
         return 0;
     int code = errno;
     return rm_verbs_shared_fail(writer->shared, -code, RM_REASON_PRIVILEGE,
-                                "data channel %u: no %u MiB of registered memory to copy through: %s; raise the limit of locked "
+                                "data channel %u: no %u KiB of registered memory to copy through: %s; raise the limit of locked "
                                 "memory (ulimit -l, LimitMEMLOCK= in the unit)",
-                                writer->index, (unsigned)(RING_BYTES >> 20), g_strerror(code));
+                                writer->index, (unsigned)(bytes >> 10), g_strerror(code));
 }
 
 /* `length` bytes of the ring in one piece, once they are free. */
 static int reserve(RmVerbsWriter *writer, uint64_t length, uint8_t **ret_space)
 {
-    int code = writer->ring_mr == NULL ? create_ring(writer) : 0;
-    uint64_t place = writer->ring_head % RING_BYTES;
-    uint64_t start = writer->ring_head + (place + length > RING_BYTES ? RING_BYTES - place : 0);
-    while (code == 0 && start + length - writer->ring_tail > RING_BYTES) {
+    uint64_t size = writer->ring_bytes, place = writer->ring_head % size;
+    uint64_t start = writer->ring_head + (place + length > size ? size - place : 0);
+    int code = 0;
+    while (code == 0 && start + length - writer->ring_tail > size) {
         code = rm_verbs_writer_flush(writer);
         if (code == 0)
             code = wait_completion(writer);
     }
     writer->ring_head = start + length;
-    *ret_space = writer->ring + start % RING_BYTES;
+    *ret_space = writer->ring + start % size;
     return code;
 }
 
 int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey, uint64_t length)
 {
-    uint64_t limit = MIN(RING_PIECE_MAX, writer->qp.limits.max_msg_sz);
-    int code = 0;
+    int code = writer->ring_mr == NULL ? create_ring(writer) : 0;
+    uint64_t limit = MIN(MIN(RING_PIECE_MAX, writer->qp.limits.max_msg_sz), writer->ring_bytes / 2);
     while (length > 0 && code == 0) {
         uint64_t piece = MIN(length, limit);
         uint8_t *space;
@@ -301,7 +304,7 @@ void rm_verbs_writer_clear(RmVerbsWriter *writer)
     if (writer->ring_mr != NULL)
         ibv_dereg_mr(writer->ring_mr);
     if (writer->ring != NULL)
-        munmap(writer->ring, RING_BYTES);
+        munmap(writer->ring, writer->ring_bytes);
     writer->ring_mr = NULL;
     writer->ring = NULL;
     g_clear_pointer(&writer->ring_ends, g_free);

@@ -46,6 +46,7 @@ typedef struct {
     struct ibv_sge pieces[RM_VERBS_LIST_MAX];
 
     uint8_t *ring; /* NULL until the first copy */
+    uint64_t ring_bytes;
     struct ibv_mr *ring_mr;
     uint64_t ring_head, ring_tail; /* bytes since the start; both only rise */
 
