@@ -108,7 +108,8 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
     if (session->options->verify && !rm_verify_clean(session, TRUE, error))
         return FALSE;
     lap(&time);
-    /* A request that is answered at once does not notice a cancel, and a load uses the destination's QEMU up: look. */
+    /* A request that is answered at once does not notice a cancel, and a load uses the destination's QEMU up:
+     * look. */
     if (!rm_session_check(session, error) || !request_load(session, error))
         return FALSE;
     metrics->load_us = lap(&time);
