@@ -26,7 +26,7 @@ if [ -x "$qemu" ] && starts; then
     exit 0
 fi
 
-command -v dpkg-deb apt-get apt-cache >/dev/null || fail "needs Debian's apt and dpkg"
+command -v dpkg-deb apt-get >/dev/null || fail "needs Debian's apt and dpkg"
 [ "$(dpkg --print-architecture)" = amd64 ] || fail "needs an amd64 Debian"
 
 # shellcheck disable=SC2016 # apt's own placeholders
@@ -49,37 +49,18 @@ apt_private() {
         -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User="$(id -un)"
 }
 
-fetch() { # PACKAGE...
-    (cd "$work/packages" && apt_private apt-get download -qq "$@") || fail "cannot download $*"
-    for deb in "$work"/packages/*.deb; do
-        dpkg-deb -x "$deb" "$work/root"
-        rm "$deb"
-    done
-}
-
 apt_private apt-get update -qq || fail "cannot read $uri bookworm-backports"
-suite=bookworm-backports
-fetch qemu-system-x86/$suite qemu-system-common/$suite qemu-system-data/$suite
 
-# Libraries that neither the host nor what is unpacked has: found by the linker's own words, one layer at a time.
-root_libs=$work/root/usr/lib/x86_64-linux-gnu:$work/root/lib/x86_64-linux-gnu
-for _ in 1 2 3 4 5 6; do
-    missing=$(LD_LIBRARY_PATH=$root_libs ldd "$work/root/usr/bin/qemu-system-x86_64" |
-        sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | sort -u)
-    [ -n "$missing" ] || break
-    depends=$(apt_private apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
-        --no-replaces --no-enhances "qemu-system-x86/$suite" 2>/dev/null | grep -E '^lib[a-z0-9.+-]+$' | sort -u)
-    packages=()
-    for library in $missing; do
-        # libfoo.so.1 is in libfoo1, libfoo-1.2.so.3 in libfoo-1.2-3 (Debian policy 8.1), give or take a t64.
-        stem=$(echo "$library" | sed 's/\.so\./ /; s/\.so$//' | tr '[:upper:]_' '[:lower:]-')
-        read -r name number <<<"$stem"
-        case $name in *[0-9]) name=$name-$number ;; *) name=$name$number ;; esac
-        package=$(grep -xE "${name//./\\.}(t64)?" <<<"$depends" | head -n 1)
-        [ -n "$package" ] || fail "no package found for $library, which QEMU needs"
-        packages+=("$package")
-    done
-    fetch "${packages[@]}"
+# apt itself works out which packages an installation would bring here, these and the libraries that the host lacks; that
+# is only asked, and the answer fetched.
+suite=bookworm-backports
+mapfile -t packages < <(apt_private apt-get install -s --reinstall -t $suite -o Debug::NoLocking=1 --no-install-recommends \
+    qemu-system-x86 qemu-system-common qemu-system-data |
+    sed -n 's/^Inst \([^ ]*\) \(\[[^]]*\] \)\?(\([^ ]*\) .*/\1=\3/p')
+[[ " ${packages[*]}" == *" qemu-system-x86="* ]] || fail "apt finds no way to bring qemu-system-x86 of $suite here"
+(cd "$work/packages" && apt_private apt-get download -qq "${packages[@]}") || fail "cannot download ${packages[*]}"
+for deb in "$work"/packages/*.deb; do
+    dpkg-deb -x "$deb" "$work/root"
 done
 
 rm -rf "$dest"
