@@ -212,6 +212,10 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     if (receive->phase != PHASE_LOADED)
         return rm_fail(error, RM_REASON_PROTOCOL, "`commit` before `load`");
+    /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the guest. */
+    RmGuestRun state;
+    if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
+        return FALSE;
     if (!rm_fates_commit(receive->daemon->fates, receive->entry.id))
         return rm_fail(error, RM_REASON_CANCELLED, "the session was aborted before its commit arrived");
     receive->phase = PHASE_COMMITTED;

@@ -8,7 +8,9 @@ A test program is `test-*.py` with classes derived from Case; run() reports in T
 Every process, file and mount is registered for removal before it is made, dies with this process (PR_SET_PDEATHSIG), and
 lives below one folder in /dev/shm that the next program removes if this one was killed.
 
-Environment: RDMAMIG_BUILD the build folder (default: build), RDMAMIG_QEMU_7 and RDMAMIG_QEMU_10 the two QEMUs.
+Environment: RDMAMIG_BUILD the build folder (default: build), RDMAMIG_QEMU_7 and RDMAMIG_QEMU_10 the two QEMUs;
+RDMAMIG_TEST_TRANSPORT (tcp, rdma) and RDMAMIG_TEST_ADDRESS, an address of this host, for every migration that does not
+choose by itself (tests/vm); RDMAMIG_TEST_PATIENCE a factor for hosts that are slow.
 """
 import ctypes
 import errno
@@ -38,7 +40,10 @@ GUEST = BUILD / "tests/guest/guest.img"
 MIB = 1 << 20
 
 # How long anything may take before a test gives up on it. Generous: it only matters when something hangs.
-PATIENCE = 60
+PATIENCE = 60 * int(os.environ.get("RDMAMIG_TEST_PATIENCE", 1))
+
+TRANSPORT = os.environ.get("RDMAMIG_TEST_TRANSPORT")
+ADDRESS = os.environ.get("RDMAMIG_TEST_ADDRESS", "127.0.0.1")
 
 DONE, FAILED, USAGE, REFUSED, CANCELLED, DOUBTFUL, CLEANUP = range(7)  # exit status of rdmamig
 
@@ -355,18 +360,19 @@ class Qemu(Process):
 # ---- rdmamig ----
 
 class Daemon(Process):
-    """rdmamigd on a free port of the loopback."""
+    """rdmamigd on a free port of the loopback, or of ADDRESS; `wrapper` is a command that executes it."""
 
-    def __init__(self, case, *options, env=None, port=None):
+    def __init__(self, case, *options, env=None, port=None, wrapper=()):
         self.port = port or free_port()
+        insecure = [] if ADDRESS.startswith("127.") or "--insecure" in options else ["--insecure"]
         super().__init__(case, f"rdmamigd{self.port}",
-                         [RDMAMIGD, "--listen", f"127.0.0.1:{self.port}", *options], env=env)
+                         [*wrapper, RDMAMIGD, "--listen", self.address, *insecure, *options], env=env)
         wait_until(lambda: listens(self.port) or not self.alive(), "rdmamigd listens")
         case.assertTrue(self.alive(), f"rdmamigd ended: {self.output()}")
 
     @property
     def address(self):
-        return f"127.0.0.1:{self.port}"
+        return f"{ADDRESS}:{self.port}"
 
 
 class Send:
@@ -379,6 +385,8 @@ class Send:
         to = to.address if isinstance(to, Daemon) else to
         self.report_path = case.folder / f"report-{time.monotonic_ns()}.json"
         self.stderr_path = self.report_path.with_suffix(".stderr")
+        if TRANSPORT and "--transport" not in options:
+            options = ["--transport", TRANSPORT, *options]
         case.addCleanup(self.kill)
         with open(self.stderr_path, "wb") as stderr:
             self.popen = subprocess.Popen(
