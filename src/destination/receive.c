@@ -357,7 +357,8 @@ static gboolean prepare_guest(Receive *receive, GError **error)
     const RmHello *hello = receive->hello;
     if (!rm_find_guest(receive->daemon, hello, receive->entry.cancel, &receive->found, error) ||
         !receive->found.guest->ops->blocks(receive->found.guest, TRUE, &receive->blocks, error) ||
-        !rm_admit_guest(hello, receive->found.info, receive->blocks, error))
+        !rm_admit_guest(hello, receive->found.info, receive->blocks, error) ||
+        (!hello->dry_run && !rm_blocks_claim(receive->blocks, error)))
         return FALSE;
     for (guint i = 0; i < receive->blocks->len && !hello->dry_run; i++) {
         if (!rm_block_empty(receive->blocks->pdata[i], error))
