@@ -37,11 +37,29 @@ if [ -z "${RDMAMIG_QEMU_10:-}" ]; then
     [ -n "$RDMAMIG_QEMU_10" ] || say "no QEMU 10: the tests that need it are skipped"
 fi
 
-run=(env "RDMAMIG_QEMU_10=$RDMAMIG_QEMU_10" meson test -C "$builddir" --no-rebuild "${suites[@]}")
-[ "$(id -u)" = 0 ] || run=(sudo "${run[@]}")
+# Some tests want a few hugepages, which must be set aside beforehand; put back afterwards as it was.
+sudo=()
+[ "$(id -u)" = 0 ] || sudo=(sudo)
+pool=/proc/sys/vm/nr_hugepages hugepages='' mounted=''
+tidy() {
+    [ -z "$hugepages" ] || echo "$hugepages" | "${sudo[@]}" tee $pool >/dev/null || true
+    [ -z "$mounted" ] || { "${sudo[@]}" umount /dev/hugepages && "${sudo[@]}" rmdir /dev/hugepages; } || true
+}
+trap tidy EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+if [ -e $pool ]; then
+    hugepages=$(cat $pool)
+    echo $((hugepages + 64)) | "${sudo[@]}" tee $pool >/dev/null || true
+    if [ ! -e /dev/hugepages ] && "${sudo[@]}" mkdir /dev/hugepages; then
+        mounted=1
+        "${sudo[@]}" mount -t hugetlbfs -o pagesize=2M none /dev/hugepages || true
+    fi
+fi
+
 log=$builddir/meson-logs/testlog.json
-rm -f "$log" 2>/dev/null || sudo rm -f "$log"
+"${sudo[@]}" rm -f "$log"
 status=0
-"${run[@]}" || status=$?
+"${sudo[@]}" env "RDMAMIG_QEMU_10=$RDMAMIG_QEMU_10" meson test -C "$builddir" --no-rebuild "${suites[@]}" || status=$?
 [ "$(id -u)" = 0 ] || sudo chown -R "$(id -u):$(id -g)" "$builddir/meson-logs"
-exec python3 "$root/tests/tools/summary.py" "$log" "$status"
+python3 "$root/tests/tools/summary.py" "$log" "$status"

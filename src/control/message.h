@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * The messages of the control channel: names, maxima, and one encoder and one decoder for each that has
- * contents. docs/protocol.md is the table in prose. Decoders check every count, index and length that does
- * not need the session to be judged; what does (is this block ours?) is checked by rm_*_check() helpers below
- * before any use.
+ * contents. docs/protocol.md is the table in prose. Decoders check every count, index and length before
+ * anybody uses it, against the session's blocks and chunk size where those decide.
  */
 #pragma once
 

@@ -85,9 +85,24 @@ static gboolean check_traits(const RmHello *hello, const RmGuestInfo *info, GErr
     return TRUE;
 }
 
-static gboolean check_block(const RmHelloBlock *theirs, const RmBlock *ours, GError **error)
+/* Against all of theirs, whichever its place: what is emptied here must not be a running guest's RAM there.
+ */
+static gboolean check_backing(const RmHello *hello, const RmBlock *ours, GError **error)
 {
     g_autofree char *backing = rm_backing_id(ours);
+    for (guint i = 0; i < hello->blocks->len; i++) {
+        const RmHelloBlock *theirs = hello->blocks->pdata[i];
+        if (strcmp(theirs->backing, backing) == 0)
+            return rm_fail(error, RM_REASON_SAME_MEMORY,
+                           "RAM block `%s` here is the file of `%s` at the source; give the waiting QEMU a "
+                           "mem-path of its own",
+                           ours->name, theirs->name);
+    }
+    return TRUE;
+}
+
+static gboolean check_block(const RmHelloBlock *theirs, const RmBlock *ours, GError **error)
+{
     if (strcmp(theirs->name, ours->name) != 0)
         return rm_fail(error, RM_REASON_MISMATCH, "RAM block `%s` at the source stands where `%s` is here",
                        theirs->name, ours->name);
@@ -96,11 +111,6 @@ static gboolean check_block(const RmHelloBlock *theirs, const RmBlock *ours, GEr
                        "RAM block `%s` has %" G_GUINT64_FORMAT " bytes at the source and %" G_GUINT64_FORMAT
                        " here",
                        ours->name, theirs->size, ours->size);
-    if (strcmp(theirs->backing, backing) == 0)
-        return rm_fail(
-            error, RM_REASON_SAME_MEMORY,
-            "RAM block `%s` is the same file at both ends; give the waiting QEMU a mem-path of its own",
-            ours->name);
     return TRUE;
 }
 
@@ -159,6 +169,10 @@ gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray
         return FALSE;
     for (guint i = 0; i < MIN(blocks->len, hello->blocks->len); i++) {
         if (!check_block(hello->blocks->pdata[i], blocks->pdata[i], error))
+            return FALSE;
+    }
+    for (guint i = 0; i < blocks->len; i++) {
+        if (!check_backing(hello, blocks->pdata[i], error))
             return FALSE;
     }
     if (blocks->len != hello->blocks->len)

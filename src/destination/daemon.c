@@ -6,8 +6,15 @@
 #include "destination/receive.h"
 #include "transport/tcp/wire.h"
 
+#include <sys/resource.h>
+#include <sys/socket.h>
+
 #define HELLO_WAIT_S 10
-#define THREADS_MAX 512
+/* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those is no
+ * error to GLib, but the end of the process. */
+#define CONNECTIONS_MAX 512
+#define FDS_PER_CONNECTION 8
+#define CONNECTIONS_MIN 8
 
 RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
@@ -133,10 +140,8 @@ static char *peer_name(GSocketConnection *connection)
                            : g_strdup("a peer");
 }
 
-static gboolean on_connection(GThreadedSocketService *service, GSocketConnection *connection, GObject *source,
-                              gpointer data)
+static void serve(RmDaemon *daemon, GSocketConnection *connection)
 {
-    RmDaemon *daemon = data;
     GSocket *socket = g_socket_connection_get_socket(connection);
     g_autofree char *peer = peer_name(connection);
     char first = '\0';
@@ -151,7 +156,60 @@ static gboolean on_connection(GThreadedSocketService *service, GSocketConnection
         take_data(daemon, connection, peer);
     else
         g_debug("%s: a connection that is none of ours was closed", peer);
+}
+
+typedef struct {
+    RmDaemon *daemon;
+    GSocketConnection *connection;
+} Caller;
+
+static gpointer caller_main(gpointer data)
+{
+    Caller *caller = data;
+    serve(caller->daemon, caller->connection);
+    g_object_unref(caller->connection);
+    g_atomic_int_add(&caller->daemon->connections, -1);
+    g_free(caller);
+    return NULL;
+}
+
+/* In the main loop. A caller too many is turned away at once, and may come again. GThreadedSocketService would stop
+ * accepting instead, and start again from one of its threads, which races with the main loop inside GLib 2.74: it
+ * crashed under a flood of connections. */
+static gboolean on_connection(GSocketService *service, GSocketConnection *connection, GObject *source, gpointer data)
+{
+    RmDaemon *daemon = data;
+    g_autoptr(GError) error = NULL;
+    if (g_atomic_int_add(&daemon->connections, 1) < daemon->connections_max) {
+        Caller *caller = g_new(Caller, 1);
+        *caller = (Caller){daemon, g_object_ref(connection)};
+        GThread *thread = g_thread_try_new("connection", caller_main, caller, &error);
+        if (thread != NULL) {
+            g_thread_unref(thread);
+            daemon->full = FALSE;
+            return TRUE;
+        }
+        g_object_unref(connection);
+        g_free(caller);
+    }
+    g_atomic_int_add(&daemon->connections, -1);
+    if (!daemon->full)
+        g_warning("connections are being turned away: %s", error != NULL ? error->message : "there are too many");
+    daemon->full = TRUE;
+    g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
     return TRUE;
+}
+
+/* As many connections as descriptors allow, of which the usual soft limit is far below what may be had. */
+static int connections_max(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return CONNECTIONS_MIN;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 && getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return CONNECTIONS_MIN;
+    return (int)CLAMP(limit.rlim_cur / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
 }
 
 /* ---- listening ---- */
@@ -186,11 +244,26 @@ static gboolean add_host(GSocketService *service, const char *host, uint16_t por
     return ok;
 }
 
+/* Whether listening on `host` (NULL: 127.0.0.1) takes in `inet`; another socket for it would be refused then.
+ */
+static gboolean listens_on(const char *host, GInetAddress *inet)
+{
+    g_autoptr(GInetAddress) listened = g_inet_address_new_from_string(host != NULL ? host : "127.0.0.1");
+    if (listened == NULL) /* a name */
+        return FALSE;
+    if (!g_inet_address_get_is_any(listened))
+        return g_inet_address_equal(listened, inet);
+    return g_inet_address_get_family(listened) == G_SOCKET_FAMILY_IPV6 ||
+           g_inet_address_get_family(inet) == G_SOCKET_FAMILY_IPV4;
+}
+
 gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
 {
     const RmListenOptions *options = daemon->options;
-    g_autoptr(GSocketService) service = g_threaded_socket_service_new(THREADS_MAX);
+    g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
+    daemon->connections_max = connections_max();
+    g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);
     if (options->host != NULL) {
         ok = add_host(service, options->host, options->port, &daemon->port, error);
     } else {
@@ -199,14 +272,14 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     }
     for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
         uint16_t port;
-        if (g_strcmp0(*data, options->host) == 0)
-            continue;
         g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
+        if (listens_on(options->host, inet))
+            continue;
         ok = add_address(service, inet, daemon->port, &port, error);
     }
     if (!ok)
         return FALSE;
-    g_signal_connect(service, "run", G_CALLBACK(on_connection), daemon);
+    g_signal_connect(service, "incoming", G_CALLBACK(on_connection), daemon);
     g_socket_service_start(service);
     g_object_ref(service); /* listens until the process ends */
     return TRUE;

@@ -19,6 +19,9 @@ typedef struct {
     char *boot;                     /* immutable: this instance's UUID */
     uint16_t port;                  /* immutable once listening */
     RmFates *fates;
+    int connections_max; /* immutable once listening */
+    int connections;     /* atomic: threads of connections */
+    gboolean full;       /* the main loop's: callers are being turned away */
 
     GMutex lock;          /* all below */
     GCond idle;           /* signalled when a session ends */

@@ -38,6 +38,7 @@ static int run(const RmListenOptions *options)
     signal(SIGPIPE, SIG_IGN);
     g_unix_signal_add(SIGINT, on_signal, loop);
     g_unix_signal_add(SIGTERM, on_signal, loop);
+    g_unix_signal_add(SIGHUP, on_signal, loop); /* a lost terminal must not leave loaded guests behind */
     g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
     g_main_loop_run(loop);
     g_message("stopping: no new sessions; those before commit are cancelled");

@@ -12,6 +12,7 @@
 
 typedef struct {
     gboolean listen;
+    char *gid_index;
     char *address, *min_chunk, *max_chunk;
     gboolean verbose, debug, quiet, version, help;
 } Texts;
@@ -64,6 +65,14 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     if (!parse_chunk("--min-chunk-size", texts->min_chunk, &options->min_chunk_size, error) ||
         !parse_chunk("--max-chunk-size", texts->max_chunk, &options->max_chunk_size, error))
         return FALSE;
+    uint64_t gid_index = 0;
+    if (texts->gid_index != NULL) {
+        if (!rm_parse_uint(texts->gid_index, 0, 255, &gid_index, error)) {
+            g_prefix_error(error, "--gid-index: ");
+            return FALSE;
+        }
+        options->gid_index = (int)gid_index;
+    }
     if (options->min_chunk_size > options->max_chunk_size)
         return rm_fail(error, RM_REASON_USAGE, "--min-chunk-size is above --max-chunk-size");
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
@@ -113,6 +122,10 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "command that starts a waiting QEMU and prints its QMP path", "COMMAND"},
         {"data-address", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->data_addresses,
          "address for the data channels (that of --listen)", "ADDR"},
+        {"rdma-device", 0, 0, G_OPTION_ARG_STRING, &options->rdma_device,
+         "RDMA device to use (that of the route)", "DEV[:PORT]"},
+        {"gid-index", 0, 0, G_OPTION_ARG_STRING, &texts->gid_index, "GID of that device (rdma_cm's choice)",
+         "N"},
         {"insecure", 0, 0, G_OPTION_ARG_NONE, &options->insecure, "listen beyond loopback without TLS", NULL},
         {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)",
          "SIZE"},
@@ -148,6 +161,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_autoptr(RmListenOptions) options = g_new0(RmListenOptions, 1);
     Texts texts = {0};
     options->port = RM_PORT;
+    options->gid_index = -1;
     options->min_chunk_size = RM_CHUNK_MIN;
     options->max_chunk_size = RM_CHUNK_MAX;
     char **words = join_listen(argc, argv);
@@ -156,6 +170,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     options->verbosity = texts.quiet ? -1 : texts.debug ? 2 : texts.verbose ? 1 : 0;
     g_strfreev(words);
     g_free(texts.address);
+    g_free(texts.gid_index);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     return ok ? g_steal_pointer(&options) : NULL;
@@ -169,6 +184,7 @@ void rm_listen_options_free(RmListenOptions *options)
     g_strfreev(options->qmp);
     g_free(options->qmp_dir);
     g_free(options->exec);
+    g_free(options->rdma_device);
     g_strfreev(options->data_addresses);
     g_free(options);
 }

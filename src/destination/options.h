@@ -12,6 +12,8 @@ typedef struct {
     char *qmp_dir;
     char *exec;
     char **data_addresses;
+    char *rdma_device; /* DEV[:PORT], or NULL */
+    int gid_index;     /* or -1 */
     gboolean insecure;
     uint64_t min_chunk_size, max_chunk_size;
     int verbosity;

@@ -169,7 +169,8 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     for (uint64_t chunk = 0; chunk < rm_chunk_count(receive->state, receive->chunk_size); chunk++) {
         uint64_t start = chunk * receive->chunk_size;
         RmExtent extent = {start, start + rm_chunk_length(receive->state, receive->chunk_size, chunk)};
-        if (!receive->rx->ops->register_chunk(receive->rx, receive->blocks->len, chunk, &extent, 1, regions, error))
+        if (!receive->rx->ops->register_chunk(receive->rx, receive->blocks->len, chunk, &extent, 1, regions,
+                                              error))
             return FALSE;
     }
     json_object *reply = rm_registered_encode(regions);
@@ -211,6 +212,10 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     if (receive->phase != PHASE_LOADED)
         return rm_fail(error, RM_REASON_PROTOCOL, "`commit` before `load`");
+    /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the guest. */
+    RmGuestRun state;
+    if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
+        return FALSE;
     if (!rm_fates_commit(receive->daemon->fates, receive->entry.id))
         return rm_fail(error, RM_REASON_CANCELLED, "the session was aborted before its commit arrived");
     receive->phase = PHASE_COMMITTED;
@@ -272,7 +277,8 @@ static gboolean start_transport(Receive *receive, RmAccept *accept, GError **err
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .gid_index = -1,
+        .device = receive->daemon->options->rdma_device,
+        .gid_index = receive->daemon->options->gid_index,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();

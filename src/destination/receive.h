@@ -6,11 +6,11 @@
  * transport's threads write RAM, the registration pool populates it. Phases, each entered once and never left
  * backwards:
  *
- *   receiving   RAM is written by the transport. Any failure: the waiting QEMU stays as it is, ready for
- * another attempt, since its RAM is emptied when the next session is accepted. loaded      the transport has
- * been stopped and the state loaded; nothing of ours writes RAM any more. Any failure: this QEMU is used up,
- * and is ended, so that it can't be asked again. committed   rm_fates_commit() said yes: the guest is ours,
- * and is run whatever becomes of the connection.
+ * - receiving: RAM is written by the transport. Any failure: the waiting QEMU stays as it is, ready for
+ * another attempt, since its RAM is emptied when the next session is accepted.
+ * - loaded: the transport has been stopped and the state loaded; nothing of ours writes RAM any more. Any
+ *   failure: this QEMU is used up, and is ended, so that it can't be asked again.
+ * - committed: rm_fates_commit() said yes: the guest is ours, and is run whatever becomes of the connection.
  */
 #pragma once
 

@@ -26,7 +26,25 @@ RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms)
     return RM_NEXT_ROUND;
 }
 
-static gboolean decide(RmSession *session, int64_t begin_us, RmNext *ret_next, GError **error)
+static uint64_t elapsed_ms(const RmSession *session)
+{
+    return (uint64_t)(g_get_monotonic_time() - session->precopy_begin_us) / 1000;
+}
+
+gboolean rm_converge_check_time(RmSession *session, GError **error)
+{
+    const RmSendOptions *options = session->options;
+    if (session->state != RM_STATE_PRECOPY || options->timeout_ms == 0 || options->on_timeout_suspend ||
+        elapsed_ms(session) < options->timeout_ms)
+        return TRUE;
+    return rm_fail(
+        error, RM_REASON_NOT_CONVERGED,
+        "round %u was still being sent when --timeout %.1f s had passed; allow more time or bandwidth, or "
+        "move it stopped with --on-timeout suspend",
+        session->round, (double)options->timeout_ms / 1000);
+}
+
+static gboolean decide(RmSession *session, RmNext *ret_next, GError **error)
 {
     const RmSendOptions *options = session->options;
     double expected_ms;
@@ -34,7 +52,7 @@ static gboolean decide(RmSession *session, int64_t begin_us, RmNext *ret_next, G
         .rate = session->rate,
         .overhead_ms = OVERHEAD_MS,
         .rounds = session->round,
-        .elapsed_ms = (uint64_t)(g_get_monotonic_time() - begin_us) / 1000,
+        .elapsed_ms = elapsed_ms(session),
         .downtime_limit_ms = options->downtime_limit_ms,
         .max_rounds = options->max_rounds,
         .timeout_ms = options->timeout_ms,
@@ -58,14 +76,14 @@ static gboolean decide(RmSession *session, int64_t begin_us, RmNext *ret_next, G
 
 gboolean rm_converge_precopy(RmSession *session, GError **error)
 {
-    int64_t begin = g_get_monotonic_time();
+    session->precopy_begin_us = g_get_monotonic_time();
     RmRoundKind kind = RM_ROUND_FIRST;
     for (;;) {
         RmRoundStats stats;
         RmNext next = RM_NEXT_SWITCHOVER;
         int64_t round_begin = g_get_monotonic_time();
         if (!rm_session_check(session, error) || !session->guest->ops->poll(session->guest, error) ||
-            !rm_round_run(session, kind, &stats, error) || !decide(session, begin, &next, error))
+            !rm_round_run(session, kind, &stats, error) || !decide(session, &next, error))
             return FALSE;
         if (next == RM_NEXT_SWITCHOVER)
             return TRUE;

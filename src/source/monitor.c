@@ -16,12 +16,26 @@
 #define REQUEST_MAX 4096
 #define CLIENT_TIMEOUT_S 5
 
-struct RmMonitor {
-    RmSession *session;
+/* What the service's threads see. It lives as long as the service, of which each of them holds a reference: a
+ * client may still be silent in one of them when the session has ended. */
+typedef struct {
+    GMutex lock;
+    RmSession *session; /* under lock; NULL once it has ended, and then reporter is of no use, either */
     RmReporter *reporter;
+} Shared;
+
+struct RmMonitor {
+    Shared *shared; /* the service's */
     GSocketService *service;
     char *path;
 };
+
+static void shared_free(gpointer data, GClosure *closure)
+{
+    Shared *shared = data;
+    g_mutex_clear(&shared->lock);
+    g_free(shared);
+}
 
 static char *run_dir(void)
 {
@@ -61,8 +75,9 @@ static gboolean write_object(GSocketConnection *connection, json_object *object,
 static gboolean serve(GThreadedSocketService *service, GSocketConnection *connection, GObject *source,
                       gpointer data)
 {
-    RmMonitor *monitor = data;
+    Shared *shared = data;
     g_autoptr(GError) error = NULL;
+    rm_autojson status = NULL;
     const char *command;
     g_socket_set_timeout(g_socket_connection_get_socket(connection), CLIENT_TIMEOUT_S);
     rm_autojson request = read_object(connection, &error);
@@ -70,10 +85,15 @@ static gboolean serve(GThreadedSocketService *service, GSocketConnection *connec
         g_debug("monitor: %s", error->message);
         return TRUE;
     }
-    if (strcmp(command, "cancel") == 0)
-        rm_session_cancel(monitor->session);
-    rm_autojson status = rm_reporter_status(monitor->reporter);
-    write_object(connection, status, NULL);
+    g_mutex_lock(&shared->lock);
+    if (shared->session != NULL) {
+        if (strcmp(command, "cancel") == 0)
+            rm_session_cancel(shared->session);
+        status = rm_reporter_status(shared->reporter);
+    }
+    g_mutex_unlock(&shared->lock);
+    if (status != NULL)
+        write_object(connection, status, NULL);
     return TRUE;
 }
 
@@ -96,12 +116,15 @@ RmMonitor *rm_monitor_new(RmSession *session, RmReporter *reporter, GError **err
         rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s: %s", path, problem->message);
         return NULL;
     }
+    Shared *shared = g_new0(Shared, 1);
+    g_mutex_init(&shared->lock);
+    shared->session = session;
+    shared->reporter = reporter;
     RmMonitor *monitor = g_new0(RmMonitor, 1);
-    monitor->session = session;
-    monitor->reporter = reporter;
+    monitor->shared = shared;
     monitor->service = g_steal_pointer(&service);
     monitor->path = g_steal_pointer(&path);
-    g_signal_connect(monitor->service, "run", G_CALLBACK(serve), monitor);
+    g_signal_connect_data(monitor->service, "run", G_CALLBACK(serve), shared, shared_free, 0);
     g_socket_service_start(monitor->service);
     return monitor;
 }
@@ -112,6 +135,9 @@ void rm_monitor_free(RmMonitor *monitor)
         return;
     g_socket_service_stop(monitor->service);
     g_socket_listener_close(G_SOCKET_LISTENER(monitor->service));
+    g_mutex_lock(&monitor->shared->lock);
+    monitor->shared->session = NULL;
+    g_mutex_unlock(&monitor->shared->lock);
     g_object_unref(monitor->service);
     unlink(monitor->path);
     g_free(monitor->path);

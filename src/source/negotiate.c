@@ -71,7 +71,7 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
         rm_hello_add_block(hello, block->name, block->size, block->page_size, backing);
         if (!rm_block_allocated(block, &allocated, error))
             return FALSE;
-        hello->populated += MIN(allocated, block->size);
+        hello->populated += options->pin_all ? block->size : MIN(allocated, block->size);
     }
     for (guint i = 0; rm_transports[i] != NULL; i++) {
         g_autofree char *why = NULL;
@@ -148,7 +148,8 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .host = session->options->host,
         .source_address = session->options->data_source,
         .timeout_ms = DATA_TIMEOUT_MS,
-        .gid_index = -1,
+        .device = session->options->rdma_device,
+        .gid_index = session->options->gid_index,
     };
     if (!parse_token(session->accept->token, params.token, error))
         return FALSE;

@@ -12,6 +12,7 @@
 
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
+    char *pin, *gid_index;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
         *max_stall;
     gboolean verbose, debug, quiet;
@@ -23,6 +24,41 @@ static gboolean count_verbose(const char *name, const char *value, gpointer data
     if (texts->verbose)
         texts->debug = TRUE;
     texts->verbose = TRUE;
+    return TRUE;
+}
+
+static gboolean check_rdma(RmSendOptions *options, const Texts *texts, GError **error)
+{
+    uint64_t gid_index = 0;
+    if (texts->gid_index != NULL) {
+        if (!rm_parse_uint(texts->gid_index, 0, 255, &gid_index, error)) {
+            g_prefix_error(error, "--gid-index: ");
+            return FALSE;
+        }
+        options->gid_index = (int)gid_index;
+    }
+    if (texts->pin != NULL && strcmp(texts->pin, "lazy") != 0 && strcmp(texts->pin, "all") != 0)
+        return rm_fail(error, RM_REASON_USAGE, "--pin: `%s` is neither lazy nor all", texts->pin);
+    options->pin_all = g_strcmp0(texts->pin, "all") == 0;
+    return TRUE;
+}
+
+static gboolean check_limits(RmSendOptions *options, const Texts *texts, GError **error)
+{
+    if (texts->max_bandwidth != NULL) {
+        if (!rm_parse_rate(texts->max_bandwidth, &options->max_bandwidth, error)) {
+            g_prefix_error(error, "--max-bandwidth: ");
+            return FALSE;
+        }
+        if (options->max_bandwidth < 64 * 1024)
+            return rm_fail(error, RM_REASON_USAGE, "--max-bandwidth: %s is below 64K bytes a second",
+                           texts->max_bandwidth);
+    }
+    if (texts->max_rounds != NULL &&
+        !rm_parse_uint(texts->max_rounds, 1, G_MAXUINT32, &options->max_rounds, error)) {
+        g_prefix_error(error, "--max-rounds: ");
+        return FALSE;
+    }
     return TRUE;
 }
 
@@ -41,21 +77,7 @@ static gboolean check_numbers(RmSendOptions *options, const Texts *texts, GError
         return FALSE;
     }
     options->channels = (unsigned)channels;
-    if (texts->max_bandwidth != NULL) {
-        if (!rm_parse_rate(texts->max_bandwidth, &options->max_bandwidth, error)) {
-            g_prefix_error(error, "--max-bandwidth: ");
-            return FALSE;
-        }
-        if (options->max_bandwidth < 64 * 1024)
-            return rm_fail(error, RM_REASON_USAGE, "--max-bandwidth: %s is below 64K bytes a second",
-                           texts->max_bandwidth);
-    }
-    if (texts->max_rounds != NULL &&
-        !rm_parse_uint(texts->max_rounds, 1, G_MAXUINT32, &options->max_rounds, error)) {
-        g_prefix_error(error, "--max-rounds: ");
-        return FALSE;
-    }
-    return TRUE;
+    return check_rdma(options, texts, error) && check_limits(options, texts, error);
 }
 
 static gboolean check_times(RmSendOptions *options, const Texts *texts, GError **error)
@@ -110,6 +132,8 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
 
 static void texts_clear(Texts *texts)
 {
+    g_free(texts->pin);
+    g_free(texts->gid_index);
     g_free(texts->to);
     g_free(texts->chunk_size);
     g_free(texts->channels);
@@ -125,6 +149,7 @@ static RmSendOptions *options_new(void)
 {
     RmSendOptions *options = g_new0(RmSendOptions, 1);
     options->chunk_size = RM_CHUNK_DEFAULT;
+    options->gid_index = -1;
     options->downtime_limit_ms = RM_DEFAULT_DOWNTIME_MS;
     options->max_stall_ms = RM_DEFAULT_STALL_MS;
     return options;
@@ -144,6 +169,12 @@ RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GEr
         {"channels", 0, 0, G_OPTION_ARG_STRING, &texts.channels, "data channels (tcp 2, rdma 1)", "N"},
         {"data-source", 0, 0, G_OPTION_ARG_STRING, &options->data_source,
          "local address of the data channels", "ADDR"},
+        {"rdma-device", 0, 0, G_OPTION_ARG_STRING, &options->rdma_device,
+         "RDMA device to use (that of the route)", "DEV[:PORT]"},
+        {"gid-index", 0, 0, G_OPTION_ARG_STRING, &texts.gid_index, "GID of that device (rdma_cm's choice)",
+         "N"},
+        {"pin", 0, 0, G_OPTION_ARG_STRING, &texts.pin,
+         "register RAM as it is sent, or all at the start (lazy)", "lazy|all"},
         {"max-bandwidth", 0, 0, G_OPTION_ARG_STRING, &texts.max_bandwidth, "cap, bytes/s or 10Gbit (none)",
          "RATE"},
         {"downtime-limit", 0, 0, G_OPTION_ARG_STRING, &texts.downtime_limit,
@@ -208,6 +239,7 @@ void rm_send_options_free(RmSendOptions *options)
     g_free(options->host);
     g_free(options->transport);
     g_free(options->data_source);
+    g_free(options->rdma_device);
     g_free(options->report);
     g_free(options);
 }

@@ -35,12 +35,23 @@ RmOutput *rm_output_new(void)
     return output;
 }
 
+static void end(RmOutput *output)
+{
+    g_async_queue_push(output->queue, g_new0(Item, 1));
+    g_thread_join(output->thread);
+}
+
+void rm_output_drain(RmOutput *output)
+{
+    end(output);
+    output->thread = g_thread_new("output", run, output);
+}
+
 void rm_output_free(RmOutput *output)
 {
     if (output == NULL)
         return;
-    g_async_queue_push(output->queue, g_new0(Item, 1));
-    g_thread_join(output->thread);
+    end(output);
     g_async_queue_unref(output->queue);
     g_free(output);
 }

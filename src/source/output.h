@@ -16,5 +16,8 @@ RmOutput *rm_output_new(void);
 /* Writes what is left, for as long as that takes, and ends the thread. */
 void rm_output_free(RmOutput *output);
 
+/* Writes what is left, for as long as that takes: what is printed next is not dropped. */
+void rm_output_drain(RmOutput *output);
+
 /* Takes `text`. Any thread; never waits. */
 void rm_output_print(RmOutput *output, FILE *stream, char *text);

@@ -365,6 +365,7 @@ gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const 
                             const char *file, GError **error)
 {
     gboolean ok = TRUE;
+    rm_output_drain(reporter->output); /* the guest's place is settled: now this can wait for its reader */
     g_mutex_lock(&reporter->lock);
     json_object *event = result_object(reporter, result, metrics);
     if (file != NULL) {

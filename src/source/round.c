@@ -10,7 +10,9 @@
  * submitted after it marks the page anew. A round that goes without a fence (slow disk, --max-stall)
  * remembers its pages as suspect, and a later fenced round, or the one after `stop` (itself a fence), sends
  * them again. The stopped rounds leave no suspect.
- *  - Round 1 sends what the file holds, not what page tables say.
+ *  - Round 1 sends what the file holds, not what page tables say. Its protection is the tracker's arming, so
+ * its fence comes before it asks: on hugetlbfs what is populated is found by content, and a huge page of
+ * zeroes with direct I/O in flight would be left out, and never reported.
  *  - A page that was sent and is a hole now is a zero page: reported as a zero range. One that is populated
  * again after we looked is unprotected, so the next scan reports it.
  *  - Two versions of one page never race: the next round begins only after `round-end-ok`, which the
@@ -24,12 +26,16 @@
 
 #include <string.h>
 
+/* How long a peer that is alive may take over the end of a round: as long as it likes while the guest runs.
+ */
+#define STOPPED_TIMEOUT_MS 120000
+
 static RmBlock *block_at(RmSession *session, guint i)
 {
     return session->blocks->pdata[i];
 }
 
-gboolean rm_rounds_init(RmSession *session, GError **error)
+void rm_rounds_init(RmSession *session)
 {
     session->rounds = g_new0(RmBlockRounds, session->blocks->len);
     for (guint i = 0; i < session->blocks->len; i++) {
@@ -41,7 +47,6 @@ gboolean rm_rounds_init(RmSession *session, GError **error)
         rounds->populated = rm_populated_new();
         rounds->verified = g_new0(uint8_t, rm_chunk_count(block_at(session, i), session->accept->chunk_size));
     }
-    return TRUE;
 }
 
 void rm_rounds_free(RmSession *session)
@@ -198,9 +203,8 @@ static gboolean tick(gpointer data, GError **error)
 {
     RmSession *session = data;
     show_progress(session);
-    if (!rm_session_check(session, error) || !session->guest->ops->poll(session->guest, error))
-        return FALSE;
-    return TRUE;
+    return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error) &&
+           rm_converge_check_time(session, error);
 }
 
 /* ---- the end of a round: who takes part, in this order ---- */
@@ -208,7 +212,6 @@ static gboolean tick(gpointer data, GError **error)
 typedef struct {
     RmRoundKind kind;
     GArray *zeroes;
-    RmRoundStats *stats;
 } RoundEnd;
 
 /* Everything posted is off our hands, on every channel. */
@@ -224,13 +227,14 @@ static gboolean end_drain(RmSession *session, RoundEnd *end, GError **error)
 static gboolean end_land(RmSession *session, RoundEnd *end, GError **error)
 {
     const RmZeroRange *ranges = (const RmZeroRange *)(const void *)end->zeroes->data;
+    unsigned timeout_ms = end->kind == RM_ROUND_STOPPED ? STOPPED_TIMEOUT_MS : 0;
     guint done = 0;
     do {
         guint n = MIN(end->zeroes->len - done, RM_ZERO_RANGES_MAX);
         gboolean more = done + n < end->zeroes->len;
         rm_autojson reply = NULL;
         if (!rm_control_request(session->control, rm_round_end_encode(session->round, ranges + done, n, more),
-                                0, session->cancel, &reply, error) ||
+                                timeout_ms, session->cancel, &reply, error) ||
             !rm_message_expect(reply, RM_MSG_ROUND_END_OK, error))
             return FALSE;
         done += n;
@@ -279,8 +283,10 @@ static void account(RmSession *session, RmRoundStats *stats, const RmSenderCount
     session->metrics.zero_pages = after.zero_pages;
     session->metrics.registrations = after.registrations;
     session->metrics.rounds = session->round;
-    /* Short rounds measure latency, not bandwidth. */
-    if (stats->sent_bytes >= (1u << 20) && stats->send_us > 0) {
+    /* Short rounds measure latency, not bandwidth; but a guest that only has short ones must be moved, too.
+     */
+    gboolean telling = stats->sent_bytes >= (1u << 20) || (stats->sent_bytes > 0 && session->rate == 0);
+    if (telling && stats->send_us > 0) {
         double rate = (double)stats->sent_bytes * 1e6 / (double)stats->send_us;
         session->rate = session->rate > 0 ? 0.5 * session->rate + 0.5 * rate : rate;
     }
@@ -290,37 +296,61 @@ static void account(RmSession *session, RmRoundStats *stats, const RmSenderCount
     session->last_scan_end_us = scan_end_us;
 }
 
-gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error)
+void rm_round_clear(RmRound *round)
 {
-    g_autoptr(GArray) zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
-    RmRoundStats stats = {.round = ++session->round, .stopped = kind == RM_ROUND_STOPPED};
-    RmSenderCounts before = rm_sender_counts(session->sender);
-    int64_t begin = g_get_monotonic_time();
+    g_clear_pointer(&round->zeroes, g_array_unref);
+}
+
+gboolean rm_round_begin(RmSession *session, RmRoundKind kind, RmRound *round, GError **error)
+{
+    *round = (RmRound){
+        .kind = kind,
+        .stats = {.round = ++session->round, .stopped = kind == RM_ROUND_STOPPED},
+        .before = rm_sender_counts(session->sender),
+        .zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange)),
+    };
+    RmRoundStats *stats = &round->stats;
+    if (kind == RM_ROUND_FIRST && !fence(session, kind, stats, error))
+        return FALSE;
+    int64_t scan_begin = g_get_monotonic_time();
     if (!scan(session, kind, error))
         return FALSE;
-    int64_t scanned = g_get_monotonic_time();
-    stats.scan_us = scanned - begin;
-    stats.dirty_pages = count_all(session, FALSE);
-    if (!fence(session, kind, &stats, error))
+    round->scanned_us = g_get_monotonic_time();
+    stats->scan_us = round->scanned_us - scan_begin;
+    stats->dirty_pages = count_all(session, FALSE);
+    if (kind != RM_ROUND_FIRST && !fence(session, kind, stats, error))
         return FALSE;
 
-    int64_t fenced = g_get_monotonic_time();
+    round->fenced_us = g_get_monotonic_time();
     for (guint i = 0; i < session->blocks->len; i++) {
         if (!block_at(session, i)->hugetlb)
-            settle_holes(session, i, zeroes);
+            settle_holes(session, i, round->zeroes);
     }
     session->round_pages = count_all(session, FALSE);
-    session->round_base = before;
+    session->round_base = round->before;
     for (guint i = 0; i < session->blocks->len; i++)
         push_block(session, i);
-    RoundEnd end = {kind, zeroes, &stats};
+    return TRUE;
+}
+
+gboolean rm_round_end(RmSession *session, RmRound *round, GError **error)
+{
+    RoundEnd end = {round->kind, round->zeroes};
     if (!run_end_hooks(session, &end, error))
         return FALSE;
-    stats.send_us = g_get_monotonic_time() - fenced;
-    account(session, &stats, &before, scanned);
+    round->stats.send_us = g_get_monotonic_time() - round->fenced_us;
+    account(session, &round->stats, &round->before, round->scanned_us);
     show_progress(session);
-    rm_reporter_round(session->reporter, &stats);
-    *ret_stats = stats;
+    rm_reporter_round(session->reporter, &round->stats);
+    return TRUE;
+}
+
+gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error)
+{
+    g_auto(RmRound) round = {0};
+    if (!rm_round_begin(session, kind, &round, error) || !rm_round_end(session, &round, error))
+        return FALSE;
+    *ret_stats = round.stats;
     return TRUE;
 }
 
@@ -345,8 +375,7 @@ gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions
 {
     g_autoptr(RmBitmap) pages = rm_bitmap_new(rm_block_pages(block));
     g_autoptr(GArray) zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
-    RmRoundStats stats = {0};
-    RoundEnd end = {RM_ROUND_STOPPED, zeroes, &stats};
+    RoundEnd end = {RM_ROUND_STOPPED, zeroes};
     rm_bitmap_set(pages, 0, pages->n_bits);
     session->round++;
     uint32_t index = rm_sender_add_block(session->sender, block, regions);

@@ -2,9 +2,8 @@
 /*
  * The sender's threads.
  *
- * Ownership: a chunk belongs to one channel, so its parts of `sent` and `asked` have one writer. Bitmap words
- * are never shared between chunks: a chunk is at least 256 pages, four words. Lock order: none is taken while
- * another is held.
+ * Ownership: a chunk belongs to one channel, so each part of a block's state (plan.h) has one writer. Lock
+ * order: none is taken while another is held.
  *
  * Registration is asked for by granules of RM_CHUNK_MIN, each once, and only where something is written: a
  * chunk of zeroes is never registered, and a sparse one only in part.
@@ -14,7 +13,7 @@
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "memory/chunk.h"
-#include "memory/zero.h"
+#include "source/plan.h"
 
 #include <errno.h>
 
@@ -23,7 +22,9 @@
  * bounded. */
 #define BATCH_BYTES (UINT64_C(64) << 20)
 #define BATCH_CHUNKS 64
-#define EXTENTS_PER_CHUNK 128 /* BATCH_CHUNKS * this stays under RM_REGISTER_EXTENTS_MAX */
+#define PIN_ASKS_IN_FLIGHT 8  /* keeps the far end's registration threads busy */
+#define ASK_TIMEOUT_MS 120000 /* of a peer that is alive: a batch may be populated page by page */
+G_STATIC_ASSERT(BATCH_CHUNKS *RM_PLAN_EXTENTS_MAX <= RM_REGISTER_EXTENTS_MAX);
 
 typedef enum { WORK_CHUNK, WORK_ROUND_END, WORK_QUIT } WorkKind;
 
@@ -34,21 +35,11 @@ typedef struct {
     const RmBitmap *pages;
 } Work;
 
-/* A chunk looked at: what is to be written. */
-typedef struct {
-    uint32_t block;
-    uint64_t chunk;
-    GArray *runs;    /* RmRun */
-    GArray *extents; /* RmExtent: what is not writable at the far end yet, if any */
-} Plan;
-
 /* A request that is not answered yet. */
 typedef struct {
     uint64_t id;
     uint32_t block;
 } Ask;
-
-typedef enum { UNASKED, ASKING /* by the plan being made */, ASKED } Asked;
 
 typedef struct {
     GPtrArray *plans;
@@ -67,15 +58,9 @@ typedef struct {
     GArray *zeroes;
 } Worker;
 
-typedef struct {
-    RmBlock *block;
-    RmBitmap *sent; /* one bit a page */
-    uint8_t *asked; /* one Asked a granule; NULL: all is writable */
-} BlockState;
-
 struct RmSender {
     RmSenderParams params; /* immutable */
-    GPtrArray *states;     /* BlockState*; grows only between rounds */
+    GPtrArray *states;     /* RmSendState*; grows only between rounds */
     Worker *workers;
 
     GMutex lock; /* all below */
@@ -134,35 +119,6 @@ static void throttle(RmSender *sender, uint64_t bytes)
         g_usleep(MIN(left, 50000));
 }
 
-/* ---- planning: zero test and coalescing ---- */
-
-static void append_zero(GArray *zeroes, uint64_t block, uint64_t page)
-{
-    if (zeroes->len > 0) {
-        RmZeroRange *last = &g_array_index(zeroes, RmZeroRange, zeroes->len - 1);
-        if (last->block == block && last->page + last->count == page) {
-            last->count++;
-            return;
-        }
-    }
-    RmZeroRange range = {block, page, 1};
-    g_array_append_val(zeroes, range);
-}
-
-static void append_page(GArray *runs, uint64_t page, uint64_t max_bytes)
-{
-    uint64_t offset = page << RM_PAGE_SHIFT;
-    if (runs->len > 0) {
-        RmRun *last = &g_array_index(runs, RmRun, runs->len - 1);
-        if (last->offset + last->length == offset && last->length + RM_PAGE <= max_bytes) {
-            last->length += RM_PAGE;
-            return;
-        }
-    }
-    RmRun run = {offset, RM_PAGE};
-    g_array_append_val(runs, run);
-}
-
 /* Largest post: under a bandwidth cap a twentieth of a second's worth, so that the rate is even. */
 static uint64_t post_limit(const RmSender *sender)
 {
@@ -171,74 +127,12 @@ static uint64_t post_limit(const RmSender *sender)
     return MAX(limit & ~(uint64_t)(RM_PAGE - 1), RM_PAGE);
 }
 
-/* Extents of the plan's runs that lie in granules which nobody has asked for yet. */
-static void find_unasked(Plan *plan, uint8_t *asked)
-{
-    for (guint i = 0; i < plan->runs->len; i++) {
-        const RmRun *run = &g_array_index(plan->runs, RmRun, i);
-        uint64_t end = run->offset + run->length;
-        for (uint64_t at = run->offset; at < end; at = MIN((at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN, end)) {
-            RmExtent extent = {at, MIN((at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN, end)};
-            if (asked[at / RM_CHUNK_MIN] == ASKED)
-                continue;
-            asked[at / RM_CHUNK_MIN] = ASKING;
-            g_array_append_val(plan->extents, extent);
-        }
-    }
-    for (guint i = 0; i < plan->extents->len; i++)
-        asked[g_array_index(plan->extents, RmExtent, i).start / RM_CHUNK_MIN] = ASKED;
-}
-
-static Plan *plan_chunk(Worker *worker, const Work *work)
-{
-    RmSender *sender = worker->sender;
-    BlockState *state = sender->states->pdata[work->block];
-    const RmBlock *block = state->block;
-    uint64_t first = work->chunk * sender->params.chunk_size / RM_PAGE;
-    uint64_t end = first + rm_chunk_length(block, sender->params.chunk_size, work->chunk) / RM_PAGE;
-    uint64_t limit = post_limit(sender), zero_pages = 0;
-
-    Plan *plan = g_new0(Plan, 1);
-    plan->block = work->block;
-    plan->chunk = work->chunk;
-    plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
-    plan->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    rm_bitmap_foreach_run (work->pages, first, end, from, to) {
-        for (uint64_t page = from; page < to; page++) {
-            /* A page that changes after this look is reported by the tracker and comes again in a later
-             * round. */
-            if (!rm_is_zero(block->map + (page << RM_PAGE_SHIFT), RM_PAGE)) {
-                append_page(plan->runs, page, limit);
-                rm_bitmap_set(state->sent, page, 1);
-                continue;
-            }
-            zero_pages++;
-            if (rm_bitmap_test(state->sent, page)) {
-                append_zero(worker->zeroes, work->block, page);
-                rm_bitmap_clear(state->sent, page, 1);
-            }
-        }
-    }
-    if (state->asked != NULL)
-        find_unasked(plan, state->asked);
-    count(sender, 0, zero_pages, plan->extents->len > 0);
-    return plan;
-}
-
-static void plan_free(gpointer data)
-{
-    Plan *plan = data;
-    g_array_unref(plan->runs);
-    g_array_unref(plan->extents);
-    g_free(plan);
-}
-
 /* ---- batches: registration ahead of the writes ---- */
 
 static Batch *batch_new(void)
 {
     Batch *batch = g_new0(Batch, 1);
-    batch->plans = g_ptr_array_new_with_free_func(plan_free);
+    batch->plans = g_ptr_array_new_with_free_func(rm_plan_free);
     batch->asks = g_array_new(FALSE, FALSE, sizeof(Ask));
     return batch;
 }
@@ -251,24 +145,6 @@ static void batch_free(gpointer data)
     g_ptr_array_unref(batch->plans);
     g_array_unref(batch->asks);
     g_free(batch);
-}
-
-/* At most EXTENTS_PER_CHUNK extents that cover a plan's: the gap that is closed is as small as that needs. */
-static void fill_extents(const GArray *wanted, GArray *extents)
-{
-    for (uint64_t gap = 0;; gap = MAX(gap * 4, RM_PAGE)) {
-        g_array_set_size(extents, 0);
-        for (guint i = 0; i < wanted->len; i++) {
-            RmExtent extent = g_array_index(wanted, RmExtent, i);
-            RmExtent *last = extents->len > 0 ? &g_array_index(extents, RmExtent, extents->len - 1) : NULL;
-            if (last != NULL && extent.start - last->end <= gap)
-                last->end = extent.end;
-            else
-                g_array_append_val(extents, extent);
-        }
-        if (extents->len <= EXTENTS_PER_CHUNK)
-            return;
-    }
 }
 
 static gboolean send_ask(RmSender *sender, Batch *batch, RmRegister *request)
@@ -289,7 +165,7 @@ static gboolean ask(RmSender *sender, Batch *batch)
     RmRegister *request = NULL;
     gboolean ok = TRUE;
     for (guint i = 0; i < batch->plans->len && ok; i++) {
-        const Plan *plan = batch->plans->pdata[i];
+        const RmPlan *plan = batch->plans->pdata[i];
         if (plan->extents->len == 0)
             continue;
         if (request != NULL && request->block != plan->block) {
@@ -298,7 +174,8 @@ static gboolean ask(RmSender *sender, Batch *batch)
         }
         if (request == NULL)
             request = rm_register_new(plan->block);
-        fill_extents(plan->extents, rm_register_add(request, plan->chunk)->extents);
+        g_array_append_vals(rm_register_add(request, plan->chunk)->extents, plan->extents->data,
+                            plan->extents->len);
     }
     if (request != NULL && ok)
         ok = send_ask(sender, batch, request);
@@ -308,16 +185,18 @@ static gboolean ask(RmSender *sender, Batch *batch)
 
 static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
 {
-    const BlockState *state = sender->states->pdata[asked->block];
+    const RmSendState *state = sender->states->pdata[asked->block];
     RmTx *tx = sender->params.tx;
     rm_autojson reply = NULL;
-    if (!rm_control_finish(sender->params.control, asked->id, 0, sender->stopping, &reply, error) ||
+    if (!rm_control_finish(sender->params.control, asked->id, ASK_TIMEOUT_MS, sender->stopping, &reply,
+                           error) ||
         !rm_message_expect(reply, RM_MSG_REGISTERED, error))
         return FALSE;
     g_autoptr(GArray) regions = rm_registered_decode(reply, state->block, sender->params.chunk_size, error);
     if (regions == NULL)
         return FALSE;
-    int status = tx->ops->registered(tx, asked->block, (const RmRegion *)(const void *)regions->data, regions->len);
+    int status =
+        tx->ops->registered(tx, asked->block, (const RmRegion *)(const void *)regions->data, regions->len);
     return status == 0 || rm_set_errno(error, RM_REASON_TRANSPORT, -status, "taking in a registration");
 }
 
@@ -337,7 +216,7 @@ static gboolean finish_asks(RmSender *sender, Batch *batch)
 
 /* ---- posting ---- */
 
-static gboolean post_plan(Worker *worker, const Plan *plan)
+static gboolean post_plan(Worker *worker, const RmPlan *plan)
 {
     RmSender *sender = worker->sender;
     RmTx *tx = sender->params.tx;
@@ -383,10 +262,13 @@ static gboolean close_batch(Worker *worker)
 
 static gboolean do_chunk(Worker *worker, const Work *work)
 {
+    RmSender *sender = worker->sender;
     if (worker->current == NULL)
         worker->current = batch_new();
     Batch *batch = worker->current;
-    Plan *plan = plan_chunk(worker, work);
+    RmPlan *plan = rm_plan_new(sender->states->pdata[work->block], work->block, work->chunk,
+                               sender->params.chunk_size, work->pages, post_limit(sender), worker->zeroes);
+    count(sender, 0, plan->zero_pages, plan->extents->len > 0);
     g_ptr_array_add(batch->plans, plan);
     for (guint i = 0; i < plan->runs->len; i++)
         batch->bytes += g_array_index(plan->runs, RmRun, i).length;
@@ -436,24 +318,6 @@ static gpointer worker_main(gpointer data)
 
 /* ---- the session's side ---- */
 
-static void state_free(gpointer data)
-{
-    BlockState *state = data;
-    rm_bitmap_free(state->sent);
-    g_free(state->asked);
-    g_free(state);
-}
-
-static BlockState *state_new(RmBlock *block, gboolean registers)
-{
-    BlockState *state = g_new0(BlockState, 1);
-    state->block = block;
-    state->sent = rm_bitmap_new(rm_block_pages(block));
-    if (registers)
-        state->asked = g_new0(uint8_t, rm_chunk_count(block, RM_CHUNK_MIN));
-    return state;
-}
-
 RmSender *rm_sender_new(const RmSenderParams *params)
 {
     RmSender *sender = g_new0(RmSender, 1);
@@ -461,9 +325,9 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     g_mutex_init(&sender->lock);
     g_cond_init(&sender->ended);
     sender->stopping = g_cancellable_new();
-    sender->states = g_ptr_array_new_with_free_func(state_free);
+    sender->states = g_ptr_array_new_with_free_func(rm_send_state_free);
     for (guint i = 0; i < params->blocks->len; i++)
-        g_ptr_array_add(sender->states, state_new(params->blocks->pdata[i], TRUE));
+        g_ptr_array_add(sender->states, rm_send_state_new(params->blocks->pdata[i], TRUE));
     sender->workers = g_new0(Worker, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         Worker *worker = &sender->workers[i];
@@ -514,10 +378,59 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
 {
     RmTx *tx = sender->params.tx;
     uint32_t index = sender->states->len;
-    g_ptr_array_add(sender->states, state_new(block, FALSE));
+    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE));
     tx->ops->add_block(tx, block);
-    tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
+    int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
+    if (status != 0)
+        fail_transport(sender, status); /* seen by the next flush */
     return index;
+}
+
+/* Whole chunks of `block` from *chunk on, as many as fit in a message. */
+static RmRegister *whole_chunks(const RmSender *sender, uint32_t index, const RmBlock *block, uint64_t *chunk)
+{
+    uint64_t chunk_size = sender->params.chunk_size;
+    RmRegister *request = rm_register_new(index);
+    for (; *chunk < rm_chunk_count(block, chunk_size) && request->chunks->len < BATCH_CHUNKS; (*chunk)++) {
+        uint64_t start = *chunk * chunk_size;
+        RmExtent extent = {start, start + rm_chunk_length(block, chunk_size, *chunk)};
+        g_array_append_val(rm_register_add(request, *chunk)->extents, extent);
+    }
+    return request;
+}
+
+static gboolean take_oldest(RmSender *sender, GQueue *asked, GError **error)
+{
+    g_autofree Ask *oldest = g_queue_pop_head(asked);
+    return finish_ask(sender, oldest, error);
+}
+
+gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
+                           GError **error)
+{
+    GQueue asked = G_QUEUE_INIT;
+    gboolean ok = TRUE;
+    for (uint32_t i = 0; ok && i < sender->states->len; i++) {
+        RmSendState *state = sender->states->pdata[i];
+        rm_send_state_asked(state);
+        for (uint64_t chunk = 0; ok && chunk < rm_chunk_count(state->block, sender->params.chunk_size);) {
+            g_autoptr(RmRegister) request = whole_chunks(sender, i, state->block, &chunk);
+            uint64_t id = rm_control_begin(sender->params.control, rm_register_encode(request), error);
+            ok = id != 0 && tick(data, error);
+            if (id != 0) {
+                Ask *ask = g_new(Ask, 1);
+                *ask = (Ask){id, i};
+                g_queue_push_tail(&asked, ask);
+                count(sender, 0, 0, request->chunks->len);
+            }
+            if (ok && asked.length >= PIN_ASKS_IN_FLIGHT)
+                ok = take_oldest(sender, &asked, error);
+        }
+    }
+    while (ok && asked.length > 0)
+        ok = take_oldest(sender, &asked, error) && tick(data, error);
+    g_queue_clear_full(&asked, g_free);
+    return ok;
 }
 
 void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBitmap *pages)
@@ -568,7 +481,7 @@ void rm_sender_take_zeroes(RmSender *sender, GArray *zeroes)
 
 RmBitmap *rm_sender_sent(RmSender *sender, uint32_t block)
 {
-    return ((BlockState *)sender->states->pdata[block])->sent;
+    return ((RmSendState *)sender->states->pdata[block])->sent;
 }
 
 RmSenderCounts rm_sender_counts(RmSender *sender)

@@ -40,8 +40,14 @@ RmSender *rm_sender_new(const RmSenderParams *params);
 void rm_sender_free(RmSender *sender); /* ends the threads; the transport must be aborted or drained */
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSender, rm_sender_free)
 
-/* Announces a block beyond guest RAM (the device state), writable in `regions` (of RmRegion). Returns its index. */
+/* Announces a block beyond guest RAM (the device state), writable in `regions` (of RmRegion). Returns its
+ * index. */
 uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *regions);
+
+/* Asks for every granule of guest RAM at once (--pin all), and waits. Before the first push; `tick` as for
+ * flush(). */
+gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
+                           GError **error);
 
 /* Queues the pages of `pages` that lie in chunk `chunk`; the bitmap must stay as it is until flush() has
  * returned. */

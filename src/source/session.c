@@ -124,9 +124,18 @@ static gboolean preflight(RmSession *session, GError **error)
     return rm_negotiate(session, error);
 }
 
+static gboolean tick_attaching(gpointer data, GError **error)
+{
+    RmSession *session = data;
+    return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error);
+}
+
 static gboolean attach(RmSession *session, GError **error)
 {
-    if (!rm_negotiate_data(session, error) || !rm_rounds_init(session, error))
+    if (!rm_negotiate_data(session, error))
+        return FALSE;
+    rm_rounds_init(session);
+    if (session->options->pin_all && !rm_sender_pin_all(session->sender, tick_attaching, session, error))
         return FALSE;
     int64_t begin = g_get_monotonic_time();
     session->tracker = rm_tracker_uffd_async_new(session->info->pid, session->blocks);
@@ -226,9 +235,30 @@ static char *source_whereabouts(RmSession *session)
     return g_strdup_printf("guest %s %s on %s", guest_name(session), verb, g_get_host_name());
 }
 
-static void end_well(RmSession *session, RmResult *result)
+/* The guest is the destination's. Its old QEMU is ended, unless it was to be kept, or may yet be needed. */
+static void end_source(RmSession *session, RmResult *result)
 {
     g_autoptr(GError) problem = NULL;
+    int pid = (int)session->info->pid;
+    if (session->unconfirmed)
+        result->detail =
+            g_strdup_printf("the destination has the guest, but its word that the guest runs was lost; "
+                            "the old QEMU (pid %d) was left paused here",
+                            pid);
+    else if (!session->options->keep_source && !session->guest->ops->quit(session->guest, &problem))
+        result->detail = g_strdup_printf("the guest moved, but its old QEMU (pid %d) did not end: %s", pid,
+                                         problem->message);
+    if (result->detail == NULL)
+        return;
+    result->reason = RM_REASON_CLEANUP;
+    result->next = session->unconfirmed
+                       ? g_strdup_printf("if the guest is well on %s: kill %d", session->options->host, pid)
+                       : g_strdup_printf("kill %d", pid);
+    result->exit_status = 6;
+}
+
+static void end_well(RmSession *session, RmResult *result)
+{
     gboolean runs = session->was_running && !session->options->suspend;
     result->where = g_strdup_printf("guest %s %s on %s", guest_name(session), runs ? "runs" : "is paused",
                                     session->options->host);
@@ -237,13 +267,7 @@ static void end_well(RmSession *session, RmResult *result)
     rm_session_end_data(session);
     rm_tracker_free(g_steal_pointer(&session->tracker));
     rm_session_set_state(session, RM_STATE_DONE);
-    if (!session->options->keep_source && !session->guest->ops->quit(session->guest, &problem)) {
-        result->reason = RM_REASON_CLEANUP;
-        result->detail = g_strdup_printf("the guest moved, but its old QEMU (pid %d) did not end: %s",
-                                         (int)session->info->pid, problem->message);
-        result->next = g_strdup_printf("kill %d", (int)session->info->pid);
-        result->exit_status = 6;
-    }
+    end_source(session, result);
 }
 
 /* The guest runs again before anything else is tidied or found out. */

@@ -47,6 +47,7 @@ typedef struct {
     GPtrArray *blocks; /* RmBlock* */
     gboolean was_running;
     gboolean guest_touched; /* stopped by us: roll back */
+    gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
     RmControl *control;
     gulong lost_handler;
     RmAccept *accept;
@@ -60,6 +61,7 @@ typedef struct {
     double rate;           /* bytes/s, of the latest rounds */
     double dirty_rate;     /* bytes/s, between the latest scans */
     int64_t last_scan_end_us;
+    int64_t precopy_begin_us;  /* 0 before */
     uint64_t round_pages;      /* pages of the round that runs, for progress */
     RmSenderCounts round_base; /* at its start */
     RmMetrics metrics;
@@ -99,13 +101,26 @@ typedef enum {
     RM_ROUND_PRECOPY, /* what was written since */
     RM_ROUND_STOPPED, /* the same, with the guest stopped: the stop was a fence */
 } RmRoundKind;
-gboolean rm_rounds_init(RmSession *session, GError **error);
+void rm_rounds_init(RmSession *session);
 void rm_rounds_free(RmSession *session);
+/* A round that is under way: begin() has handed its pages to the sender, whose threads write them; end()
+ * waits until all has landed. No other round may begin in between. */
+typedef struct {
+    RmRoundKind kind;
+    RmRoundStats stats;
+    RmSenderCounts before;
+    GArray *zeroes; /* RmZeroRange */
+    int64_t scanned_us, fenced_us;
+} RmRound;
+void rm_round_clear(RmRound *round);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmRound, rm_round_clear)
+gboolean rm_round_begin(RmSession *session, RmRoundKind kind, RmRound *round, GError **error);
+gboolean rm_round_end(RmSession *session, RmRound *round, GError **error);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);
-/* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of RmRegion) are
- * writable at the destination. */
+/* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of
+ * RmRegion) are writable at the destination. */
 gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);
 
 /* converge.c */
@@ -122,6 +137,8 @@ typedef struct {
 /* The whole policy, without side effects. ret_expected_ms: the downtime if the guest were stopped now. */
 RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms);
 gboolean rm_converge_precopy(RmSession *session, GError **error);
+/* FALSE once --timeout has passed with the guest still running, unless it is then to be moved stopped. */
+gboolean rm_converge_check_time(RmSession *session, GError **error);
 
 /* switchover.c: stop … running. On failure before `commit` the guest is as it was before, or the error says
  * what failed. */

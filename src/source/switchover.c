@@ -6,7 +6,8 @@
  * sent, since the load itself reads and writes it; and the destination lets the guest run only after
  * `commit`. Until `commit` is sent every failure resumes the guest here. Once it is sent, this side resumes
  * the guest only on the destination's word that it has aborted, which is irrevocable there; without a word
- * the guest stays paused and the session is doubtful.
+ * the guest stays paused and the session is doubtful. And it ends its own copy only after `running`: that the
+ * destination has committed says who owns the guest, not that it lives.
  */
 #include "common/autoptr.h"
 #include "common/fault.h"
@@ -17,9 +18,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define LOAD_TIMEOUT_MS 120000 /* of a peer that is alive: devices can be slow to load */
-#define RUN_TIMEOUT_MS 30000
-#define QUERY_FOR_MS 30000 /* how long the destination is asked for its word */
+#define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
+#define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
+#define RUN_TIMEOUT_MS 120000  /* likewise: it tries for a while, and its disks may be slow to open */
+#define QUERY_FOR_MS 30000     /* how long the destination is asked for its word */
 #define QUERY_EVERY_MS 500
 
 /* The state as a block of its own, padded with zeroes to whole pages. */
@@ -42,7 +44,7 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
     rm_autojson reply = NULL;
     json_object *message = rm_json_message(RM_MSG_STATE);
     rm_json_add_uint(message, "length", length);
-    if (!rm_control_request(session->control, message, 0, session->cancel, &reply, error) ||
+    if (!rm_control_request(session->control, message, STATE_TIMEOUT_MS, session->cancel, &reply, error) ||
         !rm_message_expect(reply, RM_MSG_STATE_OK, error))
         return FALSE;
     g_autoptr(GArray) regions = rm_registered_decode(reply, block, session->accept->chunk_size, error);
@@ -57,17 +59,6 @@ static gboolean request_load(RmSession *session, GError **error)
            rm_message_expect(reply, RM_MSG_PREPARED, error);
 }
 
-/* Stopped rounds, before and after the save (which may touch RAM itself). */
-static gboolean last_round(RmSession *session, GError **error)
-{
-    RmRoundStats stats;
-    if (!rm_round_run(session, RM_ROUND_STOPPED, &stats, error))
-        return FALSE;
-    session->metrics.last_scan_us += stats.scan_us;
-    session->metrics.last_write_us += stats.send_us;
-    return TRUE;
-}
-
 static int64_t lap(int64_t *since)
 {
     int64_t now = g_get_monotonic_time(), passed = now - *since;
@@ -75,11 +66,25 @@ static int64_t lap(int64_t *since)
     return passed;
 }
 
-static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
+/* The wait for a stopped round's writes: what of them isn't hidden behind something else. */
+static gboolean land(RmSession *session, RmRound *round, GError **error)
+{
+    int64_t begin = g_get_monotonic_time();
+    if (!rm_round_end(session, round, error))
+        return FALSE;
+    session->metrics.last_scan_us += round->stats.scan_us;
+    session->metrics.last_write_us += g_get_monotonic_time() - begin;
+    return TRUE;
+}
+
+/* Stop, and while the sender's threads write what is left: look again, and save. The save may touch RAM, so
+ * another stopped round follows it; its scan reports whatever the save wrote, since the first one has
+ * protected everything. */
+static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError **error)
 {
     RmMetrics *metrics = &session->metrics;
     const RmGuestOps *ops = session->guest->ops;
-    g_autoptr(GByteArray) state = NULL;
+    g_auto(RmRound) last = {0}, after_save = {0};
     int64_t time = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
@@ -87,44 +92,67 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
         return FALSE;
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
-    if (!ops->recheck(session->guest, session->blocks, &session->options->preflight, error) ||
-        !last_round(session, error))
+    if (!ops->poll(session->guest, error) || /* a reset explains the run state that the recheck finds */
+        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error) ||
+        !ops->recheck(session->guest, session->blocks, &session->options->preflight, error))
         return FALSE;
     lap(&time);
-    if (!ops->save(session->guest, &state, error))
+    if (!ops->save(session->guest, ret_state, error))
         return FALSE;
     metrics->save_us = lap(&time);
-    metrics->state_bytes = state->len;
-    if (state->len == 0 || state->len > RM_STATE_MAX)
-        return rm_fail(error, RM_REASON_STATE_SAVE, "QEMU saved %u bytes of device state", state->len);
+    metrics->state_bytes = (*ret_state)->len;
+    if (metrics->state_bytes == 0 || metrics->state_bytes > RM_STATE_MAX)
+        return rm_fail(error, RM_REASON_STATE_SAVE, "QEMU saved %" G_GUINT64_FORMAT " bytes of device state",
+                       metrics->state_bytes);
     rm_fault_pause("switchover-saved");
-    if (!last_round(session, error))
+    return land(session, &last, error) && rm_round_begin(session, RM_ROUND_STOPPED, &after_save, error) &&
+           land(session, &after_save, error);
+}
+
+static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
+{
+    g_autoptr(GByteArray) state = NULL;
+    if (!stop_and_save(session, &state, error))
         return FALSE;
     *ret_block = state_block(state, error);
     if (*ret_block == NULL || !send_state(session, *ret_block, state->len, error))
         return FALSE;
     if (session->options->verify && !rm_verify_clean(session, TRUE, error))
         return FALSE;
-    lap(&time);
-    if (!request_load(session, error))
+    int64_t time = g_get_monotonic_time();
+    /* A request that is answered at once does not notice a cancel, and a load uses the destination's QEMU up:
+     * look. */
+    if (!rm_session_check(session, error) || !request_load(session, error))
         return FALSE;
-    metrics->load_us = lap(&time);
+    session->metrics.load_us = lap(&time);
     return TRUE;
 }
 
-/* After `commit` without an answer: the destination's word decides, its silence decides nothing. */
+/* The destination owns the guest, and `running` was not heard. If only the answer was lost, the guest runs
+ * there: it is run whatever becomes of the connection. If the answer was a failure, it may have no guest left
+ * but the one that is paused here. */
+static gboolean accept_committed(RmSession *session, const GError *cause, GError **error)
+{
+    if (cause->code != RM_REASON_PEER_LOST && cause->code != RM_REASON_PEER_TIMEOUT)
+        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
+                       cause->message);
+    session->unconfirmed = TRUE;
+    return TRUE;
+}
+
+/* After `commit` without `running`: the destination's word decides, its silence decides nothing. */
 static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
 {
     int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000;
     RmFate fate = RM_FATE_UNKNOWN;
     g_autofree char *text =
-        g_strdup_printf("no answer to commit (%s): asking the destination", cause->message);
+        g_strdup_printf("commit was not answered with running (%s): asking the destination", cause->message);
     rm_reporter_warning(session->reporter, rm_error_reason(cause), text);
     while (g_get_monotonic_time() < deadline) {
         g_autoptr(GError) problem = NULL;
         if (rm_negotiate_query(session, &fate, &problem)) {
             if (fate == RM_FATE_COMMITTED)
-                return TRUE;
+                return accept_committed(session, cause, error);
             if (fate == RM_FATE_ABORTED)
                 return rm_fail(error, rm_error_reason(cause), "the destination aborted: %s", cause->message);
             break;
@@ -146,10 +174,21 @@ static gboolean commit(RmSession *session, GError **error)
     if (rm_control_request(session->control, message, RUN_TIMEOUT_MS, NULL, &reply, &problem) &&
         rm_message_expect(reply, RM_MSG_RUNNING, &problem))
         return TRUE;
-    if (problem->code == RM_REASON_RESUME && problem->domain == RM_ERROR)
-        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
-                       problem->message);
     return ask_fate(session, problem, error);
+}
+
+/* The last moment before `commit`: a cancel still counts, and so does anybody else who has let the guest run
+ * here since it was saved, for then there would be two. */
+static gboolean check_still_ours(RmSession *session, GError **error)
+{
+    const RmGuestOps *ops = session->guest->ops;
+    RmGuestRun run;
+    if (!rm_session_check(session, error) || !ops->poll(session->guest, error) ||
+        !ops->run_state(session->guest, &run, error))
+        return FALSE;
+    return run == RM_GUEST_SAVED ||
+           rm_fail(error, RM_REASON_GUEST_STATE,
+                   "somebody else changed the guest's run state while it was being handed over; try again");
 }
 
 gboolean rm_switchover_run(RmSession *session, GError **error)
@@ -160,7 +199,7 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
     gboolean ok = prepare(session, &block, error);
     if (ok) {
         rm_session_set_state(session, RM_STATE_PREPARED);
-        ok = rm_session_check(session, error); /* the last moment at which a cancel counts */
+        ok = check_still_ours(session, error);
     }
     if (ok) {
         int64_t committed = g_get_monotonic_time();

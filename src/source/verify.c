@@ -14,8 +14,7 @@
 #include "memory/chunk.h"
 #include "source/session.h"
 
-#define BATCH                                                                                                \
-    256 /* digests in a message: small enough that the destination answers within the keep-alive bound */
+#define BATCH 256 /* digests in a message: a wrong byte is known before all of RAM has been read */
 
 static gboolean has_bits(const RmBitmap *map, uint64_t first, uint64_t count)
 {

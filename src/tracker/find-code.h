@@ -2,7 +2,7 @@
 /* Finds the two pieces of code in a process that an injected system call runs through. */
 #pragma once
 
-#include "tracker/mappings.h"
+#include "common/mappings.h"
 
 typedef struct {
     uint64_t syscall_ret; /* `syscall; ret` */

@@ -3,10 +3,11 @@
  * Stopping a thread interrupts the system call it sleeps in. At the stop, orig_rax is the call's number, and
  * rax says what the kernel means to do once no signal handler runs:
  *
- *   -ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND   run the call again: rip - 2, rax = orig_rax. Those that
- * sleep for a time have written what is left of it to their caller's memory. -ERESTART_RESTARTBLOCK   run
- * restart_syscall instead, which knows what is left of the time (nanosleep, poll, futex). -EINTR   some calls
- * never run again by themselves and report the interruption to the program.
+ * - -ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND: run the call again: rip - 2, rax = orig_rax. Those that
+ * sleep for a time have written what is left of it to their caller's memory.
+ * - -ERESTART_RESTARTBLOCK: run restart_syscall instead, which knows what is left of the time (nanosleep,
+ * poll, futex).
+ * - -EINTR: some calls never run again by themselves and report the interruption to the program.
  *
  * Put back at an event stop, the first two kinds are exactly as before, and the kernel does the rest (RESUME
  * below). Through rt_sigreturn, after our death, neither the kernel's decision nor the restart block survive:

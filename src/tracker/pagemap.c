@@ -7,11 +7,10 @@
 #include <errno.h>
 
 #define REGIONS 512 /* per call */
-#define WINDOW                                                                                               \
-    (UINT64_C(8) << 20) /* bytes that one protecting scan may cover: it holds the VMM's page table lock */
-#define GAP                                                                                                  \
-    (UINT64_C(64) << 10) /* runs closer than that share a window: a call costs more than it re-maps          \
-                          */
+/* Bytes that one protecting scan may cover: it holds the VMM's page table lock. */
+#define WINDOW (UINT64_C(8) << 20)
+/* Runs closer than that share a window: a call costs more than it re-maps. */
+#define GAP (UINT64_C(64) << 10)
 
 int rm_pagemap_scan(int fd, uint64_t start, uint64_t end, gboolean protect, RmPagemapRun run, void *data)
 {
@@ -55,9 +54,10 @@ struct windows {
 static int flush(struct windows *windows)
 {
     int result = 0;
-    for (uint64_t at = windows->start; result == 0 && at < windows->end; at += WINDOW)
-        result = rm_pagemap_scan(windows->fd, at, MIN(at + WINDOW, windows->end), TRUE, windows->run,
-                                 windows->data);
+    for (uint64_t at = windows->start, next; result == 0 && at < windows->end; at = next) {
+        next = MIN(at - at % windows->size + windows->size, windows->end);
+        result = rm_pagemap_scan(windows->fd, at, next, TRUE, windows->run, windows->data);
+    }
     windows->start = windows->end;
     return result;
 }

@@ -133,12 +133,6 @@ uint32_t rm_seccomp_run(const struct sock_filter *filter, unsigned length, const
     return INVALID;
 }
 
-uint32_t rm_seccomp_stricter(uint32_t a, uint32_t b)
-{
-    /* Actions are ordered as signed numbers: KILL_PROCESS is 0x80000000. */
-    return (int32_t)(a & SECCOMP_RET_ACTION_FULL) <= (int32_t)(b & SECCOMP_RET_ACTION_FULL) ? a : b;
-}
-
 const char *rm_seccomp_action_name(uint32_t action)
 {
     switch (action & SECCOMP_RET_ACTION_FULL) {

@@ -14,8 +14,5 @@
  * SECCOMP_RET_KILL_PROCESS. */
 uint32_t rm_seccomp_run(const struct sock_filter *filter, unsigned length, const struct seccomp_data *data);
 
-/* The more restrictive of two filters' results. */
-uint32_t rm_seccomp_stricter(uint32_t a, uint32_t b);
-
 /* For messages: "kill", "errno", … */
 const char *rm_seccomp_action_name(uint32_t action);

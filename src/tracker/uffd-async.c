@@ -19,9 +19,9 @@
  */
 #include "common/autoptr.h"
 #include "common/kernel.h"
+#include "common/mappings.h"
 #include "common/reason.h"
 #include "tracker/attach.h"
-#include "tracker/mappings.h"
 #include "tracker/pagemap.h"
 #include "tracker/task-status.h"
 #include "tracker/tracker.h"
@@ -76,7 +76,7 @@ static gboolean check_mapped(const UffdAsync *self, const RmBlock *only, GError 
     g_autoptr(GArray) mappings = rm_mappings_read(self->pid, &unread);
     /* Asked after reading: as long as it lives its number is not another's. A dying process loses its memory
      * first. */
-    if (gone(self) || (mappings != NULL && mappings->len == 0))
+    if (gone(self))
         return fail_gone(self, error);
     if (mappings == NULL) {
         g_propagate_error(error, g_steal_pointer(&unread));

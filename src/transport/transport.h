@@ -8,15 +8,16 @@
  * together say: every byte posted before has landed, at the receiver, and none of it will be written again. A
  * chunk belongs to one channel for the whole session (memory/chunk.h), so two versions of a page never race.
  *
- * Threads: connect() and close() by the session; post(), end_round() and drain() of one channel by that
+ * Threads: connect(), add_block() and free() by the session; post() and end_round() of one channel by that
  * channel's sender thread only; abort() by anyone, at any time: it makes every blocked and later call fail
  * soon. Data-path calls return 0 or a negative errno; the first failure's text is kept and read with error().
  *
  * Registration: the session asks the far end over the control channel, many chunks in a message, ahead of the
- * cursor, naming the extents that it is going to write. The far end answers with the regions that are writable
- * now: at least those extents, each region inside one chunk, with its key. They are given to registered()
- * before the first post into them. tcp needs no keys: there registering is populating ahead, and its answers
- * are empty. The unit of asking is the granule (RM_CHUNK_MIN): what was asked for once is not asked for again.
+ * cursor, naming the extents that it is going to write. The far end answers with the regions that are
+ * writable now: at least those extents, each region inside one chunk, with its key. They are given to
+ * registered() before the first post into them. tcp needs no keys: there registering is populating ahead, and
+ * its answers are empty. The unit of asking is the granule (RM_CHUNK_MIN): what was asked for once is not
+ * asked for again.
  */
 #pragma once
 
@@ -57,8 +58,8 @@ typedef struct {
     const char *source_address; /* --data-source, or NULL */
     const char *device;         /* --rdma-device DEV[:PORT], or NULL: rdma_cm chooses */
     int gid_index;              /* --gid-index, or -1 */
-    gboolean copy;              /* the guest may punch holes: send copies, never through a registration of its RAM */
-    unsigned timeout_ms;        /* of connecting, and of a peer that takes nothing off the wire */
+    gboolean copy;       /* the guest may punch holes: send copies, never through a registration of its RAM */
+    unsigned timeout_ms; /* of connecting, and of a peer that takes nothing off the wire */
 } RmTxParams;
 
 typedef struct {
@@ -68,7 +69,8 @@ typedef struct {
     /* Blocks known to both ends but not part of guest RAM (the device state): its index is the next free one.
      */
     void (*add_block)(RmTx *tx, RmBlock *block);
-    /* The far end's answer to a request; checked by the caller to lie within the block. Any channel's thread. */
+    /* The far end's answer to a request; checked by the caller to lie within the block. Any channel's thread.
+     */
     int (*registered)(RmTx *tx, uint32_t block, const RmRegion *regions, unsigned n);
     /* Posts writes of `n` runs of `block`, all of one chunk, up to RM_RUNS_MAX and RM_POST_BYTES_MAX. Blocks
      * while the channel's window is full. The source bytes are read at some time before the channel's next
@@ -98,11 +100,11 @@ typedef struct {
     GPtrArray *blocks; /* RmBlock*, borrowed, mapped writable */
     uint64_t chunk_size;
     uint8_t token[RM_TOKEN_BYTES];
-    unsigned timeout_ms; /* for all channels to arrive */
-    uint16_t port;              /* the daemon's; rdma_cm listens on the same number */
+    unsigned timeout_ms;         /* for all channels to arrive */
+    uint16_t port;               /* the daemon's; rdma_cm listens on the same number */
     char *const *data_addresses; /* --data-address, NULL-terminated, or NULL */
-    const char *device;         /* --rdma-device, or NULL */
-    int gid_index;              /* --gid-index, or -1 */
+    const char *device;          /* --rdma-device, or NULL */
+    int gid_index;               /* --gid-index, or -1 */
 } RmRxParams;
 
 typedef struct {
@@ -116,9 +118,9 @@ typedef struct {
      * Any thread. */
     gboolean (*adopt)(RmRx *rx, GSocketConnection *connection, unsigned channel, GError **error);
     void (*add_block)(RmRx *rx, RmBlock *block); /* as at the source; before any write to it */
-    /* Makes these extents of one chunk writable (populates, registers) and appends the regions to `regions` (of
-     * RmRegion), which may be larger than the extents. What is writable already is answered again. Called by the
-     * registration pool's threads, several at once. */
+    /* Makes these extents of one chunk writable (populates, registers) and appends the regions to `regions`
+     * (of RmRegion), which may be larger than the extents. What is writable already is answered again. Called
+     * by the registration pool's threads, several at once. */
     gboolean (*register_chunk)(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
                                GArray *regions, GError **error);
     /* Waits until every channel has reaped the end of `round`. Reasons transport, peer-timeout, cancelled. */

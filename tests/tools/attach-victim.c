@@ -330,7 +330,9 @@ static struct worker workers[] = {
 
 static void prepare(struct worker *worker)
 {
-    struct timeval timeout = {0, WAIT_MS * 1000};
+    /* Socket time-outs count timer ticks, and the kernel's count of them lags when the host takes the CPU away: by itself
+     * such a wait may end some milliseconds early. Twice the time leaves room for that, and none for a lost restart. */
+    struct timeval timeout = {0, 2 * WAIT_MS * 1000};
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = WAKE};
     int pair[2];
     self = worker;

@@ -8,6 +8,7 @@
 
 #include "common/autoptr.h"
 #include "common/reason.h"
+#include "control/message.h" /* RM_STATE_MAX */
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,8 +8,6 @@
 #include <glib.h>
 #include <stdint.h>
 
-#define RM_STATE_MAX (UINT32_C(1) << 30) /* bytes of device state */
-
 typedef struct RmPump RmPump;
 
 /* Makes the pipe and starts the thread. *ret_fd is QEMU's end, the caller's to close. A reader collects, a

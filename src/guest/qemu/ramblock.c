@@ -27,7 +27,7 @@ typedef struct {
     const char *name;
     uint64_t size, hva;
     char *backend; /* QOM type of the memory backend, NULL if the block is a device's own */
-    RmVma vma;     /* the first mapping; covers [hva, hva + size) together with its successors */
+    RmMapping vma; /* the first mapping; covers [hva, hva + size) together with its successors; no path */
 } Found;
 
 static void found_clear(gpointer data)
@@ -69,14 +69,16 @@ static gboolean find_vmas(const GArray *vmas, Found *found, GError **error)
 {
     uint64_t at = found->hva, end = found->hva + found->size;
     for (guint i = 0; i < vmas->len && at < end; i++) {
-        const RmVma *vma = &g_array_index(vmas, RmVma, i);
+        const RmMapping *vma = &g_array_index(vmas, RmMapping, i);
         if (vma->end <= at)
             continue;
         if (vma->start > at)
             break;
-        if (at == found->hva)
+        if (at == found->hva) {
             found->vma = *vma;
-        const RmVma *first = &found->vma;
+            found->vma.path = NULL; /* stays the array's */
+        }
+        const RmMapping *first = &found->vma;
         if (vma->ino != first->ino || vma->dev != first->dev || vma->shared != first->shared ||
             (vma->ino != 0 && vma->offset - first->offset != vma->start - first->start))
             break;
@@ -152,7 +154,10 @@ static gboolean find_blocks(RmQmp *qmp, pid_t pid, const GArray *lines, GArray *
     g_autoptr(GHashTable) objects = NULL;
     g_autoptr(GArray) vmas = NULL;
     g_autofree char *mtree = NULL;
-    if (!rm_qom_list(qmp, "/objects", &objects, error) || !rm_vmm_maps(pid, &vmas, error))
+    if (!rm_qom_list(qmp, "/objects", &objects, error))
+        return FALSE;
+    vmas = rm_mappings_read(pid, error);
+    if (vmas == NULL)
         return FALSE;
     for (guint i = 0; i < lines->len; i++) {
         const RmRamLine *line = &g_array_index(lines, RmRamLine, i);

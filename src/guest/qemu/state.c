@@ -96,7 +96,7 @@ static gboolean give_fd(RmQmp *qmp, int fd, GError **error)
     return rm_qmp_run_with_fd(qmp, fd, "getfd", arguments, error);
 }
 
-/* Keeps cancelled, guest-gone and privilege; everything else becomes `reason`. Always FALSE. */
+/* Keeps cancelled and guest-gone; everything else becomes `reason`. Always FALSE. */
 static gboolean fail_as(RmReason reason, const char *prefix, GError *problem, GError **error)
 {
     RmReason own = rm_error_reason(problem);

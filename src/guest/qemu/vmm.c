@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* QEMU as a process: /proc/PID/maps, map_files, and who it is. */
+/* QEMU as a process: /proc/PID/map_files, and who it is. */
 #include "guest/qemu/vmm.h"
 
 #include "common/reason.h"
@@ -10,56 +10,12 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
-GArray *rm_vmm_parse_maps(const char *text)
-{
-    GArray *vmas = g_array_new(FALSE, FALSE, sizeof(RmVma));
-    for (const char *line = text; line != NULL && *line != '\0';) {
-        RmVma vma = {0};
-        char flags[5];
-        unsigned major_number, minor_number;
-        uint64_t inode;
-        /* The kernel escapes newlines in paths, so that a line of the file is always one mapping. */
-        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64, &vma.start, &vma.end,
-                   flags, &vma.offset, &major_number, &minor_number, &inode) == 7) {
-            vma.dev = makedev(major_number, minor_number);
-            vma.ino = inode;
-            vma.shared = flags[3] == 's';
-            g_array_append_val(vmas, vma);
-        }
-        line = strchr(line, '\n');
-        if (line != NULL)
-            line++;
-    }
-    return vmas;
-}
-
-gboolean rm_vmm_maps(pid_t pid, GArray **ret_vmas, GError **error)
-{
-    g_autofree char *path = g_strdup_printf("/proc/%d/maps", (int)pid);
-    g_autofree char *text = NULL;
-    g_autoptr(GError) problem = NULL;
-    if (!g_file_get_contents(path, &text, NULL, &problem)) {
-        if (g_error_matches(problem, G_FILE_ERROR, G_FILE_ERROR_ACCES) ||
-            g_error_matches(problem, G_FILE_ERROR, G_FILE_ERROR_PERM))
-            return rm_fail(error, RM_REASON_PRIVILEGE,
-                           "cannot read the mappings of QEMU (pid %d): run as root, or with CAP_SYS_PTRACE",
-                           (int)pid);
-        return rm_fail(error, RM_REASON_GUEST_GONE, "cannot read the mappings of QEMU: %s", problem->message);
-    }
-    if (*text == '\0') /* a zombie, or a process that just gave its memory back */
-        return rm_fail(error, RM_REASON_GUEST_GONE, "QEMU (pid %d) has no memory any more: it is ending",
-                       (int)pid);
-    *ret_vmas = rm_vmm_parse_maps(text);
-    return TRUE;
-}
-
-int rm_vmm_open(pid_t pid, const RmVma *vma, gboolean writable, GError **error)
+int rm_vmm_open(pid_t pid, const RmMapping *mapping, gboolean writable, GError **error)
 {
     g_autofree char *path =
-        g_strdup_printf("/proc/%d/map_files/%" PRIx64 "-%" PRIx64, (int)pid, vma->start, vma->end);
+        g_strdup_printf("/proc/%d/map_files/%" PRIx64 "-%" PRIx64, (int)pid, mapping->start, mapping->end);
     int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
     if (fd >= 0)
         return fd;

@@ -126,9 +126,12 @@ static gboolean check_fds(pid_t pid, GPtrArray *blocks, GError **error)
         return pass_hidden(pid, errno, error);
     const RmBlock *block = NULL;
     for (struct dirent *entry; block == NULL && (entry = readdir(directory)) != NULL;) {
-        struct stat status;
-        if (fstatat(dirfd(directory), entry->d_name, &status, 0) == 0)
-            block = block_of(blocks, status.st_dev, status.st_ino);
+        struct statx status;
+        /* What the kernel knows, without asking a file server that may be dead: the guest may stand still
+         * now.
+         */
+        if (statx(dirfd(directory), entry->d_name, AT_STATX_DONT_SYNC, STATX_INO, &status) == 0)
+            block = block_of(blocks, makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino);
     }
     closedir(directory);
     return block == NULL || fail_holder(pid, "open", block, error);
@@ -137,11 +140,11 @@ static gboolean check_fds(pid_t pid, GPtrArray *blocks, GError **error)
 /* Inside QEMU each mapping of a RAM file must lie within a block of that file. */
 static gboolean check_inside(pid_t pid, GPtrArray *blocks, GError **error)
 {
-    g_autoptr(GArray) vmas = NULL;
-    if (!rm_vmm_maps(pid, &vmas, error))
+    g_autoptr(GArray) vmas = rm_mappings_read(pid, error);
+    if (vmas == NULL)
         return FALSE;
     for (guint i = 0; i < vmas->len; i++) {
-        const RmVma *vma = &g_array_index(vmas, RmVma, i);
+        const RmMapping *vma = &g_array_index(vmas, RmMapping, i);
         const RmBlock *block = block_of(blocks, vma->dev, vma->ino);
         gboolean known = block == NULL;
         for (guint j = 0; j < blocks->len && !known; j++) {

@@ -2,10 +2,11 @@
 /*
  * What travels on a data connection, and the checks of it. All integers are little-endian.
  *
- * Source to destination, once:      preamble, 48 bytes: "RMDATA1\n", token[32], channel u32, reserved u32 =
- * 0. Destination to source, once:      RM_TCP_ACK when the channel has been adopted; closed if it was
- * rejected. Source to destination, then on:   frames: header, `n` runs of {offset u64, length u64}, and the
- * runs' bytes in order.
+ * - Source to destination, once: the preamble, 48 bytes: "RMDATA1\n", token[32], channel u32, reserved u32 =
+ * 0.
+ * - Destination to source, once: RM_TCP_ACK when the channel has been adopted; closed if it was rejected.
+ * - Source to destination, from then on: frames: header, `n` runs of {offset u64, length u64}, and the runs'
+ * bytes in order.
  *
  * The preamble's first byte, 'R', tells a data connection from a control connection, whose first byte is '{',
  * so that both live on one port. Nothing but the ACK ever goes back: barriers are answered on the control

@@ -101,25 +101,6 @@ static void test_hva(void)
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_QEMU_VERSION);
 }
 
-static void test_maps(void)
-{
-    static const char text[] =
-        "7f0000000000-7f0000001000 rw-s 00002000 00:1a 12345                      /dev/shm/a b\\012c "
-        "(deleted)\n"
-        "7f0000001000-7f0000003000 rw-p 00000000 00:00 0\n"
-        "garbage\n"
-        "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]";
-    g_autoptr(GArray) vmas = rm_vmm_parse_maps(text);
-    g_assert_cmpuint(vmas->len, ==, 3);
-    const RmVma *vma = (const RmVma *)vmas->data;
-    g_assert_cmpuint(vma[0].start, ==, 0x7f0000000000);
-    g_assert_cmpuint(vma[0].offset, ==, 0x2000);
-    g_assert_cmpuint(vma[0].ino, ==, 12345);
-    g_assert_cmpuint(vma[0].dev, ==, makedev(0, 0x1a));
-    g_assert_true(vma[0].shared);
-    g_assert_false(vma[1].shared);
-}
-
 /* Finds block "ram" of `size` bytes at `map`, with a QEMU 10.0 that has it as a memory-backend-file. */
 static gboolean discover(const void *map, size_t size, GPtrArray **ret_blocks, GError **error)
 {
@@ -228,7 +209,6 @@ int main(int argc, char **argv)
     g_test_add_func("/guest/ramblock/unknown-table", test_unknown_table);
     g_test_add_func("/guest/ramblock/mtree", test_mtree);
     g_test_add_func("/guest/ramblock/hva", test_hva);
-    g_test_add_func("/guest/ramblock/maps", test_maps);
     g_test_add_func("/guest/ramblock/split-vmas", test_split_vmas);
     g_test_add_func("/guest/ramblock/bad-mappings", test_bad_mappings);
     return g_test_run();

@@ -20,18 +20,16 @@
 
 #define COUNTER 0x8000   /* guest-physical, of a 32-bit counter */
 #define TIMEOUT_MS 20000 /* for one command, on a busy machine */
-#define QEMU_10 "/opt/qemu-10/root/usr/bin/qemu-system-x86_64"
-#define QEMU_10_DATA "-L /opt/qemu-10/root/usr/share/qemu -L /usr/share/seabios"
 
 typedef struct {
-    const char *name; /* as in the tests' paths */
-    const char *program;
-    const char *data; /* options that tell it where its firmware is */
+    const char *name;     /* as in the tests' paths */
+    const char *variable; /* of the environment: another program */
+    const char *usual;
 } Qemu;
 
 static const Qemu qemus[] = {
-    {"7.2", "/usr/bin/qemu-system-x86_64", ""},
-    {"10.0", QEMU_10, QEMU_10_DATA},
+    {"7.2", "RDMAMIG_QEMU_7", "/usr/bin/qemu-system-x86_64"},
+    {"10.0", "RDMAMIG_QEMU_10", "/opt/qemu-10/root/usr/bin/qemu-system-x86_64"},
 };
 
 typedef struct {
@@ -42,12 +40,30 @@ typedef struct {
     RmQmp *own;
 } Vm;
 
+static inline const char *vm_program(const Qemu *qemu)
+{
+    const char *wish = g_getenv(qemu->variable);
+    return wish != NULL && *wish != '\0' ? wish : qemu->usual;
+}
+
+/* The start of a command line. A QEMU unpacked beside the system's looks for its data and libraries there. */
+static inline char *vm_command(const Qemu *qemu)
+{
+    const char *program = vm_program(qemu), *end = strstr(program, "/usr/bin/");
+    if (end == NULL || end == program)
+        return g_strdup(program);
+    g_autofree char *prefix = g_strndup(program, (gsize)(end - program));
+    return g_strdup_printf("env LD_LIBRARY_PATH=%s/usr/lib/x86_64-linux-gnu:%s/lib/x86_64-linux-gnu %s "
+                           "-L %s/usr/share/qemu -L /usr/share/seabios",
+                           prefix, prefix, program, prefix);
+}
+
 /* Skips the test, with the reason, if this QEMU is not installed. */
 static inline gboolean have(const Qemu *qemu)
 {
-    if (g_file_test(qemu->program, G_FILE_TEST_IS_EXECUTABLE))
+    if (g_file_test(vm_program(qemu), G_FILE_TEST_IS_EXECUTABLE))
         return TRUE;
-    g_autofree char *why = g_strdup_printf("%s is not installed", qemu->program);
+    g_autofree char *why = g_strdup_printf("%s is not installed", vm_program(qemu));
     g_test_skip(why);
     return FALSE;
 }
@@ -113,16 +129,18 @@ static inline Vm *vm_start_raw(const Qemu *qemu, const char *options)
     vm->qmp = g_build_filename(vm->directory, "qmp", NULL);
     vm->disk = g_build_filename(vm->directory, "disk", NULL);
     vm_write_boot_sector(vm->disk);
+    g_autofree char *command = vm_command(qemu);
     g_autoptr(GString) line = g_string_new(NULL);
     g_string_printf(line,
-                    "%s %s -nodefaults -display none -qmp unix:@DIR@/qmp,server=on,wait=off "
+                    "%s -nodefaults -display none -qmp unix:@DIR@/qmp,server=on,wait=off "
                     "-qmp unix:@DIR@/own,server=on,wait=off %s",
-                    qemu->program, qemu->data, options);
+                    command, options);
     g_string_replace(line, "@DIR@", vm->directory, 0);
     g_string_replace(line, "@DISK@", vm->disk, 0);
     g_assert_true(g_shell_parse_argv(line->str, NULL, &argv, &error));
-    g_spawn_async(NULL, argv, NULL, G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDOUT_TO_DEV_NULL, die_with_parent,
-                  NULL, &vm->pid, &error);
+    g_spawn_async(NULL, argv, NULL,
+                  G_SPAWN_SEARCH_PATH | G_SPAWN_DO_NOT_REAP_CHILD | G_SPAWN_STDOUT_TO_DEV_NULL,
+                  die_with_parent, NULL, &vm->pid, &error);
     g_assert_no_error(error);
     g_autofree char *own = g_build_filename(vm->directory, "own", NULL);
     for (int i = 0; i < 2000 && vm->own == NULL; i++) {

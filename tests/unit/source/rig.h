@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * A session's rounds without a VMM: fake guest, fake tracker, fake transport, and a destination that answers
- * `register` and `round-end` on a real control channel. "The guest" is the test itself: it writes the fake
+ * on a real control channel. "The guest" is the test itself: it writes the fake
  * guest's memory and tells the tracker.
  */
 #pragma once
@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 typedef struct {
@@ -24,7 +25,11 @@ typedef struct {
     GPtrArray *target_blocks;
     RmRx *rx;
     RmControl *far;
+    int far_fd; /* of `far`, which owns it */
     GThread *answers;
+    RmBlock *state;     /* the device state as it arrived */
+    GPtrArray *asked;   /* char*: the types of all requests */
+    RmReason no_commit; /* answer `commit` with this failure; RM_REASON_PEER_LOST: with none, and hang up */
 } Rig;
 
 static inline RmControl *rig_control(int fd)
@@ -34,9 +39,36 @@ static inline RmControl *rig_control(int fd)
     return rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
 }
 
+static inline json_object *rig_answer_switchover(Rig *rig, json_object *message)
+{
+    const char *type = rm_message_type(message);
+    g_autoptr(GError) error = NULL;
+    uint64_t length = 0;
+    if (strcmp(type, RM_MSG_LOAD) == 0)
+        return rm_json_message(RM_MSG_PREPARED);
+    if (strcmp(type, RM_MSG_COMMIT) == 0) {
+        json_object *reply =
+            rm_json_message(rig->no_commit == RM_REASON_NONE ? RM_MSG_RUNNING : RM_MSG_FAILED);
+        if (rig->no_commit != RM_REASON_NONE)
+            rm_json_add_string(reply, "reason", rm_reason_name(rig->no_commit));
+        return reply;
+    }
+    g_assert_cmpstr(type, ==, RM_MSG_STATE);
+    rm_json_uint(message, "length", &length, &error);
+    g_assert_no_error(error);
+    rig->state = rm_block_new("device-state", (length + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1));
+    rig->state->map =
+        mmap(NULL, rig->state->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    rig->rx->ops->add_block(rig->rx, rig->state);
+    json_object *reply = rm_json_message(RM_MSG_STATE_OK);
+    rm_json_add(reply, "regions", json_object_new_array());
+    return reply;
+}
+
 static inline json_object *rig_answer(Rig *rig, json_object *message)
 {
     g_autoptr(GError) error = NULL;
+    g_ptr_array_add(rig->asked, g_strdup(rm_message_type(message)));
     if (strcmp(rm_message_type(message), RM_MSG_REGISTER) == 0) {
         g_autoptr(RmRegister) request =
             rm_register_decode(message, rig->target_blocks, rig->session->accept->chunk_size, &error);
@@ -44,7 +76,8 @@ static inline json_object *rig_answer(Rig *rig, json_object *message)
         g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
         return rm_registered_encode(regions);
     }
-    g_assert_cmpstr(rm_message_type(message), ==, RM_MSG_ROUND_END);
+    if (strcmp(rm_message_type(message), RM_MSG_ROUND_END) != 0)
+        return rig_answer_switchover(rig, message);
     g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, rig->target_blocks, &error);
     g_assert_no_error(error);
     rig->rx->ops->wait_round(rig->rx, (uint32_t)end->round, NULL, &error);
@@ -63,8 +96,16 @@ static inline gpointer rig_answers(gpointer data)
     Rig *rig = data;
     json_object *message = NULL;
     while (rm_control_receive(rig->far, 0, NULL, &message, NULL)) {
-        rm_control_reply(rig->far, message, rig_answer(rig, message), NULL);
+        json_object *reply = rig_answer(rig, message);
+        gboolean hang_up =
+            strcmp(rm_message_type(message), RM_MSG_COMMIT) == 0 && rig->no_commit == RM_REASON_PEER_LOST;
+        if (!hang_up)
+            rm_control_reply(rig->far, message, reply, NULL);
         json_object_put(message);
+        if (hang_up) {
+            json_object_put(reply);
+            shutdown(rig->far_fd, SHUT_RDWR);
+        }
     }
     return NULL;
 }
@@ -88,6 +129,8 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), ==, 0);
     session->control = rig_control(fds[0]);
     rig->far = rig_control(fds[1]);
+    rig->far_fd = fds[1];
+    rig->asked = g_ptr_array_new_with_free_func(g_free);
     session->accept = g_new0(RmAccept, 1);
     session->accept->chunk_size = 1 << 20;
     session->accept->channels = channels;
@@ -108,7 +151,7 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     session->sender = rm_sender_new(&sender);
     session->tracker = rm_tracker_fake_new(session->blocks);
     g_assert_true(session->tracker->ops->arm(session->tracker, &error));
-    g_assert_true(rm_rounds_init(session, &error));
+    rm_rounds_init(session);
     return rig;
 }
 
@@ -118,6 +161,8 @@ static inline void rig_free(Rig *rig)
     g_thread_join(rig->answers);
     rm_control_free(rig->far);
     rm_rx_free(rig->rx);
+    rm_block_free(rig->state);
+    g_ptr_array_unref(rig->asked);
     g_ptr_array_unref(rig->target_blocks);
     rm_guest_free(rig->target);
     rm_reporter_free(rig->reporter);

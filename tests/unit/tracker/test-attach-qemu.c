@@ -9,8 +9,8 @@
  */
 #include "attach-util.h"
 #include "common/fault.h"
+#include "common/mappings.h"
 #include "tracker/attach.h"
-#include "tracker/mappings.h"
 #include "tracker/task-status.h"
 #include "tracker/tracker.h"
 

@@ -49,7 +49,8 @@ typedef struct {
     GPtrArray *blocks;
     RmTracker *tracker;
     RmBitmap *dirty;
-    char *mount; /* a hugetlbfs of ours, NULL if none */
+    char *mount;        /* a hugetlbfs of ours, NULL if none */
+    uint64_t huge_page; /* its pages' size */
 } Victim;
 
 /* ---- the child ---- */
@@ -161,17 +162,17 @@ static void victim_start(Victim *victim, uint64_t size)
     g_assert_cmpint(write(direct, data, sizeof data), ==, sizeof data);
 
     /* 64 MiB of room before it for OP_REMAP, and alignment for huge pages. */
-    uint8_t *room =
-        mmap(NULL, size + 66 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t align = MAX(victim->huge_page, HUGE_PAGE), spare = 64 * MIB + align;
+    uint8_t *room = mmap(NULL, size + spare, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     g_assert_true(room != MAP_FAILED);
-    uint8_t *map = (uint8_t *)(((uintptr_t)room + 66 * MIB - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    uint8_t *map = (uint8_t *)(((uintptr_t)room + spare - 1) & ~(uintptr_t)(align - 1));
     if ((victim->pid = fork()) == 0) {
         close(pair[0]);
         if (mmap(map, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) != map)
             _exit(1);
         child(pair[1], map, victim->direct);
     }
-    munmap(room, size + 66 * MIB);
+    munmap(room, size + spare);
     close(pair[1]);
     victim->socket = pair[0];
     victim->block = rm_block_new("ram", size);
@@ -552,61 +553,90 @@ static void test_gone(void)
 
 /* ---- huge pages ---- */
 
-static uint64_t huge_pages_total(void)
+#define POOL "/sys/kernel/mm/hugepages/hugepages-%" G_GUINT64_FORMAT "kB/nr_hugepages"
+
+static uint64_t huge_pages_total(uint64_t size)
 {
-    g_autofree char *text = NULL;
-    g_assert_true(g_file_get_contents("/proc/sys/vm/nr_hugepages", &text, NULL, NULL));
-    return g_ascii_strtoull(text, NULL, 10);
+    g_autofree char *path = g_strdup_printf(POOL, size / 1024), *text = NULL;
+    return g_file_get_contents(path, &text, NULL, NULL) ? g_ascii_strtoull(text, NULL, 10) : 0;
 }
 
-static void set_huge_pages(uint64_t n)
+static void set_huge_pages(uint64_t size, uint64_t n)
 {
-    rm_autofd fd = open("/proc/sys/vm/nr_hugepages", O_WRONLY);
+    g_autofree char *path = g_strdup_printf(POOL, size / 1024);
+    rm_autofd fd = open(path, O_WRONLY);
     g_autofree char *text = g_strdup_printf("%" G_GUINT64_FORMAT "\n", n);
     if (write(fd, text, strlen(text)) < 0)
-        g_test_message("cannot set nr_hugepages: %s", g_strerror(errno));
+        g_test_message("cannot set %s: %s", path, g_strerror(errno));
+}
+
+/* Runs `test` on a victim whose RAM is `pages` huge pages of `size` bytes, if the host can give them. */
+static void with_huge_pages(uint64_t size, unsigned pages, void (*test)(Victim *victim))
+{
+    Victim victim = {.mount = g_dir_make_tmp("rdmamig-huge-XXXXXX", NULL), .huge_page = size};
+    g_autofree char *option = g_strdup_printf("pagesize=%" G_GUINT64_FORMAT, size);
+    uint64_t before = huge_pages_total(size);
+    if (mount("hugetlbfs", victim.mount, "hugetlbfs", 0, option) < 0) {
+        g_test_skip("needs root, and huge pages of this size, for a hugetlbfs mount");
+    } else {
+        set_huge_pages(size, before + pages);
+        if (huge_pages_total(size) < before + pages) {
+            g_test_skip("the host has no memory left for the huge pages");
+        } else {
+            victim_start(&victim, pages * size);
+            test(&victim);
+            rm_tracker_free(g_steal_pointer(&victim.tracker));
+            g_assert_false(any_vma_tracked(victim.pid));
+            victim_stop(&victim);
+        }
+        umount(victim.mount);
+        set_huge_pages(size, before);
+    }
+    g_rmdir(victim.mount);
+    g_free(victim.mount);
+}
+
+static void huge_2m(Victim *victim)
+{
+    const uint64_t n = HUGE_PAGE / RM_PAGE;
+    store(victim, 0, 2 * n, 1);
+    memset(victim->block->map + 4 * HUGE_PAGE, 0x66, HUGE_PAGE); /* the victim never touched it */
+    arm(victim);
+    g_assert_cmpuint(scan(victim), ==, 0);
+    store(victim, n + 3, 1, 2);
+    g_assert_cmpuint(scan(victim), ==, n); /* the whole huge page */
+    assert_dirty(victim, n, n);
+    g_assert_cmpuint(scan(victim), ==, 0);
+    store(victim, 4 * n + 1, 1, 2);
+    g_assert_cmpint(tell(victim, OP_READ, 0, 1, 0), ==, 0); /* into what is 2 at its other pages */
+    store(victim, 6 * n, 1, 2);                             /* appears */
+    g_assert_cmpuint(scan(victim), ==, 3 * n);
+    assert_dirty(victim, 0, n);
+    assert_dirty(victim, 4 * n, n);
+    assert_dirty(victim, 6 * n, n);
+    g_assert_cmpuint(scan(victim), ==, 0);
 }
 
 static void test_huge(void)
 {
-    Victim victim = {.mount = g_dir_make_tmp("rdmamig-huge-XXXXXX", NULL)};
-    uint64_t before = huge_pages_total();
-    if (mount("hugetlbfs", victim.mount, "hugetlbfs", 0, "pagesize=2M") < 0) {
-        g_test_skip("needs root, and 2 MiB huge pages, for a hugetlbfs mount");
-        g_rmdir(victim.mount);
-        g_free(victim.mount);
-        return;
-    }
-    set_huge_pages(before + HUGE_PAGES);
-    if (huge_pages_total() < before + HUGE_PAGES) {
-        g_test_skip("the host has no memory left for 8 huge pages of 2 MiB");
-    } else {
-        const uint64_t n = HUGE_PAGE / RM_PAGE;
-        victim_start(&victim, HUGE_PAGES * HUGE_PAGE);
-        store(&victim, 0, 2 * n, 1);
-        memset(victim.block->map + 4 * HUGE_PAGE, 0x66, HUGE_PAGE); /* the victim never touched it */
-        arm(&victim);
-        g_assert_cmpuint(scan(&victim), ==, 0);
-        store(&victim, n + 3, 1, 2);
-        g_assert_cmpuint(scan(&victim), ==, n); /* the whole huge page */
-        assert_dirty(&victim, n, n);
-        g_assert_cmpuint(scan(&victim), ==, 0);
-        store(&victim, 4 * n + 1, 1, 2);
-        g_assert_cmpint(tell(&victim, OP_READ, 0, 1, 0), ==, 0); /* into what is 2 at its other pages */
-        store(&victim, 6 * n, 1, 2);                             /* appears */
-        g_assert_cmpuint(scan(&victim), ==, 3 * n);
-        assert_dirty(&victim, 0, n);
-        assert_dirty(&victim, 4 * n, n);
-        assert_dirty(&victim, 6 * n, n);
-        g_assert_cmpuint(scan(&victim), ==, 0);
-        rm_tracker_free(g_steal_pointer(&victim.tracker));
-        g_assert_false(any_vma_tracked(victim.pid));
-        victim_stop(&victim);
-    }
-    umount(victim.mount);
-    g_rmdir(victim.mount);
-    g_free(victim.mount);
-    set_huge_pages(before);
+    with_huge_pages(HUGE_PAGE, HUGE_PAGES, huge_2m);
+}
+
+/* A page that is larger than the window of one protecting scan. */
+static void huge_1g(Victim *victim)
+{
+    const uint64_t n = (1024 * MIB) / RM_PAGE;
+    store(victim, 5, 1, 1);
+    arm(victim);
+    g_assert_cmpuint(scan(victim), ==, 0);
+    store(victim, n - 1, 1, 2);
+    g_assert_cmpuint(scan(victim), ==, n);
+    g_assert_cmpuint(scan(victim), ==, 0);
+}
+
+static void test_huge_1g(void)
+{
+    with_huge_pages(1024 * MIB, 1, huge_1g);
 }
 
 int main(int argc, char **argv)
@@ -627,5 +657,6 @@ int main(int argc, char **argv)
     g_test_add_data_func("/uffd-async/other-memory", GINT_TO_POINTER(OP_MAP_OTHER), test_changed);
     g_test_add_func("/uffd-async/gone", test_gone);
     g_test_add_func("/uffd-async/huge", test_huge);
+    g_test_add_func("/uffd-async/huge-1g", test_huge_1g);
     return g_test_run();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Parses /proc/PID/maps. A newline in a path is printed as \012 there, so a line is always one mapping. */
-#include "tracker/mappings.h"
+#include "common/mappings.h"
 
 #include "common/autoptr.h"
 #include "common/reason.h"
@@ -68,8 +68,8 @@ GArray *rm_mappings_read(pid_t pid, GError **error)
         RmReason reason = errno_value == ENOENT || errno_value == ESRCH   ? RM_REASON_GUEST_GONE
                           : errno_value == EACCES || errno_value == EPERM ? RM_REASON_PRIVILEGE
                                                                           : RM_REASON_INTERNAL;
-        rm_set_errno(error, reason, errno_value, "cannot read the mappings of process %d (%s)", (int)pid,
-                     path);
+        rm_set_errno(error, reason, errno_value, "cannot read the mappings of process %d (%s)%s", (int)pid,
+                     path, reason == RM_REASON_PRIVILEGE ? "; run as root, or with CAP_SYS_PTRACE" : "");
         return NULL;
     }
     GArray *mappings = g_array_new(FALSE, TRUE, sizeof(RmMapping));
@@ -81,7 +81,11 @@ GArray *rm_mappings_read(pid_t pid, GError **error)
             g_array_append_val(mappings, mapping);
     }
     g_string_free(text, TRUE);
-    return mappings;
+    if (mappings->len > 0)
+        return mappings;
+    g_array_unref(mappings);
+    rm_fail(error, RM_REASON_GUEST_GONE, "process %d has no memory any more: it is ending", (int)pid);
+    return NULL;
 }
 
 const RmMapping *rm_mappings_find(const GArray *mappings, uint64_t address)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The mappings of another process, as /proc/PID/maps lists them. */
+/* The mappings of another process, as /proc/PID/maps lists them. What they map is told by dev and ino, never
+ * by path. */
 #pragma once
 
 #include <glib.h>
@@ -15,8 +16,8 @@ typedef struct {
     char *path; /* as the kernel prints it, only good for a preference or a message; "" if none */
 } RmMapping;
 
-/* Array of RmMapping, by address; caller unrefs. Empty if the process has no memory any more (it is ending).
- * Reasons guest-gone (no such process), privilege, internal. */
+/* Array of RmMapping, by address, never empty; caller unrefs. Reasons guest-gone (no such process, or one
+ * that has given its memory back already), privilege, internal. */
 GArray *rm_mappings_read(pid_t pid, GError **error);
 
 /* The mapping that holds `address`, NULL if none does. */

@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The handover with a destination that goes wrong at each step, and with people and signals in between: one owner at most
+runs, and the source says which."""
+import signal
+import sys
+import time
+
+from lib import (CANCELLED, CLEANUP, DONE, DOUBTFUL, FAILED, MIB, REFUSED, Case, Daemon, Qemu, Send, each_qemu, run,
+                 wait_until)
+from peers import Proxy
+
+
+class Handover(Case):
+    def small_pair(self, daemon_env=None, **keywords):
+        return self.pair(rams=(64,), guest={"last": 5 * MIB}, daemon_env=daemon_env, **keywords)
+
+    def running(self, *qemus):
+        return [qemu.name for qemu in qemus if qemu.alive() and qemu.qmp("query-status")["running"]]
+
+    def assert_source_has_it(self, source, target):
+        self.assertEqual(self.running(source, target), [source.name])
+        source.assert_runs()
+        source.assert_left_alone()
+
+    def assert_retry_passes(self, source, target):
+        """Into a new QEMU: the old one may be burnt."""
+        if target.alive():
+            target.kill()
+        again = Qemu(self, "again", incoming=True, rams=(64,))
+        self.move(source, again, Daemon(self, "--qmp", again.path))
+
+
+class Proxied(Handover):
+    """What the source makes of answers that are late, lost or wrong."""
+    version = "10.0"
+
+    def attempt(self, script, query=None, status=FAILED, owner="source", **keywords):
+        source, target, daemon = self.small_pair(**keywords)
+        proxy = Proxy(self, daemon, lambda direction, message: script(proxy, direction, message), query)
+        send = Send(self, source, proxy.address)
+        code, result = send.finish()
+        self.assertEqual(code, status, send.explain())
+        self.assertEqual(result["owner"], owner, result)
+        self.assertTrue(daemon.alive(), daemon.output())
+        return source, target, daemon, result
+
+    def test_bad_replies(self):
+        """A reply of another type, without its members, or a failure, to each request before commit."""
+        for asked, wrong in (("accept", {"type": "accept"}), ("accept", {"type": "refuse"}),
+                             ("accept", {"type": "refuse", "reason": "no-such-reason", "detail": "\x1b[31m" + "x" * 5000}),
+                             ("round-end-ok", {"type": "running"}), ("round-end-ok", {"type": "failed", "reason": "doubtful"}),
+                             ("round-end-ok", {"type": "failed", "reason": "none"}),
+                             ("registered", {"type": "failed", "reason": "memory-short", "detail": "no"}),
+                             ("state-ok", {"type": "state-ok"}), ("state-ok", {"type": "round-end-ok"}),
+                             ("prepared", {"type": "running"}), ("prepared", {"type": "failed", "reason": "cleanup"})):
+            with self.subTest(asked=asked, wrong=str(wrong)[:60]):
+                def script(proxy, direction, message):
+                    return {**wrong, "reply": message["reply"]} if message["type"] == asked else message
+                source, target, _, result = self.attempt(script, status=REFUSED if asked == "accept" else FAILED)
+                self.assertNotIn("\x1b", str(result["detail"]))
+                self.assert_source_has_it(source, target)
+                for qemu in (source, target):
+                    qemu.kill()
+
+    def test_impossible_terms(self):
+        for changes in ({"chunk_size": 0}, {"chunk_size": 1 << 31}, {"channels": 0}, {"channels": 65}, {"token": "xyz"},
+                        {"protocol": 2}, {"transport": "rdmb"}, {"address": {}}, {"address": {"port": 70000}},
+                        {"address": {"port": 1, "host": ""}}, {"boot": 5}):
+            with self.subTest(changes=changes):
+                def script(proxy, direction, message):
+                    return {**message, **changes} if message["type"] == "accept" else message
+                source, target, _, result = self.attempt(script, status=REFUSED)
+                self.assert_source_has_it(source, target)
+                for qemu in (source, target):
+                    qemu.kill()
+
+    def test_cut_off_at_each_request(self):
+        """The connection breaks when the source asks, before the daemon hears it."""
+        for asked in ("register", "round-end", "state", "load"):
+            with self.subTest(asked=asked):
+                def script(proxy, direction, message):
+                    if message["type"] == asked:
+                        proxy.cut()
+                        return None
+                    return message
+                source, target, daemon, _ = self.attempt(script)
+                self.assert_source_has_it(source, target)
+                self.assertEqual(target.status(), "inmigrate")
+                self.assert_retry_passes(source, target)
+
+    def test_commit_lost_on_the_way(self):
+        """The daemon never hears of it, and aborts when it is asked."""
+        def script(proxy, direction, message):
+            if message["type"] == "commit":
+                proxy.cut()
+                return None
+            return message
+        source, target, _, result = self.attempt(script)
+        wait_until(lambda: not target.alive(), "the burnt QEMU ends")
+        self.assert_source_has_it(source, target)
+        self.assert_retry_passes(source, target)
+
+    def test_running_lost(self):
+        """It runs there; the source learns that it's committed, and must neither run nor destroy its copy."""
+        def script(proxy, direction, message):
+            if message["type"] == "running":
+                proxy.cut()
+                return None
+            return message
+        source, target, _, result = self.attempt(script, status=CLEANUP, owner="destination")
+        self.assertEqual(self.running(source, target), [target.name])
+        target.assert_runs()
+
+    def test_doubtful_answers(self):
+        """`running` lost, and an answer to query that doesn't count: the source stays paused, exit 5."""
+        def script(proxy, direction, message):
+            if message["type"] == "running":
+                proxy.cut()
+                return None
+            return message
+        boot = "00000000-0000-4000-8000-000000000000"
+        for answer in ({"fate": "aborted", "boot": boot}, {"fate": "unknown"}, {"fate": "active"},
+                       {"fate": "committed", "boot": boot}, {"fate": "no such fate"}):
+            with self.subTest(answer=answer):
+                boots = []
+
+                def watch(proxy, direction, message):
+                    if message["type"] == "accept":
+                        boots.append(message["boot"])
+                    return script(proxy, direction, message)
+
+                def query(line):
+                    message = line.receive()
+                    self.assertEqual(message["type"], "query")
+                    line.send({"type": "fate", "reply": message["id"], "boot": boots[0], **answer})
+                source, target, _, result = self.attempt(watch, query, DOUBTFUL, "unknown")
+                self.assertIn("paused", result["where"])
+                self.assertTrue(result["next"])
+                self.assertEqual(self.running(source, target), [target.name])
+                source.assert_left_alone()
+                for qemu in (source, target):
+                    qemu.kill()
+
+    def test_query_gets_garbage(self):
+        def script(proxy, direction, message):
+            if message["type"] == "running":
+                proxy.cut()
+                return None
+            return message
+
+        def query(line):
+            line.raw(b"\0\xff" * 1000 + b"\n")
+            line.close()
+        source, target, _, _ = self.attempt(script, query, DOUBTFUL, "unknown")
+        self.assertEqual(self.running(source, target), [target.name])
+
+    def test_commit_answered_with_something_else(self):
+        """The daemon has it and runs it; the answer is garbled."""
+        for wrong in ({"type": "prepared"}, {"type": "failed", "reason": "guest-gone"}, {"type": "error"},
+                      {"type": "failed", "reason": "cancelled"}, {"type": "failed", "reason": "peer-lost"}):
+            with self.subTest(wrong=wrong):
+                def script(proxy, direction, message):
+                    return {**wrong, "reply": message["reply"]} if message["type"] == "running" else message
+                source, target, daemon = self.small_pair()
+                proxy = Proxy(self, daemon, lambda direction, message: script(proxy, direction, message))
+                code, result = Send(self, source, proxy.address).finish()
+                self.assertIn(code, (DOUBTFUL, CLEANUP), result)
+                self.assertEqual(self.running(source, target), [target.name])
+                for qemu in (source, target):
+                    qemu.kill()
+
+
+@each_qemu("7.2", "10.0")
+class Meddling(Handover):
+    """Somebody else does something while the guest stands still."""
+
+    def at(self, point, source, daemon, *options, ms=3000):
+        send = Send(self, source, daemon, *options, env={"RDMAMIG_FAULT": f"{point}={ms}"})
+        send.wait_state({"switchover-commit": "committed"}.get(point, "switchover"))
+        status = {"switchover-saved": "postmigrate", "switchover-commit": "postmigrate"}.get(point, "paused")
+        wait_until(lambda: source.status() == status, f"the source is {status}")
+        time.sleep(0.2)
+        return send
+
+    def test_somebody_lets_it_run_once_it_is_saved(self):
+        source, target, daemon = self.small_pair()
+        send = self.at("switchover-saved", source, daemon)
+        source.qmp("cont")
+        code, _ = send.finish()
+        self.assertEqual(code, FAILED, send.explain())
+        wait_until(lambda: not target.alive(), "the burnt QEMU ends")
+        self.assert_source_has_it(source, target)
+        self.assert_retry_passes(source, target)
+
+    def test_somebody_lets_it_run_once_it_is_stopped(self):
+        source, target, daemon = self.small_pair()
+        send = self.at("switchover-stopped", source, daemon)
+        source.qmp("cont")
+        code, _ = send.finish()
+        self.assertEqual(code, FAILED, send.explain())
+        self.assert_source_has_it(source, target)
+        self.assert_retry_passes(source, target)
+
+    def test_reset_while_it_stands_still(self):
+        for point in ("switchover-stopped", "switchover-saved"):
+            with self.subTest(point=point):
+                source, target, daemon = self.small_pair()
+                send = self.at(point, source, daemon)
+                source.qmp("system_reset")
+                code, result = send.finish()
+                self.assertEqual((code, result["reason"]), (FAILED, "guest-reset"), send.explain())
+                self.assertEqual(self.running(source, target), [source.name])
+                source.kill(), target.kill()
+
+    def test_quit_while_it_stands_still(self):
+        for point in ("switchover-stopped", "switchover-saved"):
+            with self.subTest(point=point):
+                source, target, daemon = self.small_pair()
+                send = self.at(point, source, daemon)
+                source.popen.terminate()
+                code, result = send.finish()
+                self.assertEqual(code, FAILED, send.explain())
+                self.assertIn(result["reason"], ("guest-shutdown", "guest-gone"))
+                self.assertEqual(self.running(target), [])
+                self.assertTrue(daemon.alive())
+                source.kill(), target.kill()
+
+    def test_waiting_qemu_killed(self):
+        """Before commit: the guest goes on here. The commit must not go to a destination without a QEMU, or it is lost."""
+        for point in ("switchover-stopped", "switchover-saved", "switchover-commit"):
+            with self.subTest(point=point):
+                source, target, daemon = self.small_pair()
+                send = self.at(point, source, daemon)
+                target.kill()
+                code, result = send.finish()
+                self.assertEqual(code, FAILED, send.explain())
+                self.assert_source_has_it(source, target)
+                self.assert_retry_passes(source, target)
+
+    def test_terminated(self):
+        """SIGTERM and SIGINT cancel up to commit; SIGHUP does nothing."""
+        for point in ("switchover-stopped", "switchover-saved"):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                with self.subTest(point=point, number=number):
+                    source, target, daemon = self.small_pair()
+                    send = self.at(point, source, daemon, ms=1000)
+                    send.kill(number)
+                    code, _ = send.finish()
+                    self.assertEqual(code, CANCELLED, send.explain())
+                    self.assert_source_has_it(source, target)
+                    self.assert_retry_passes(source, target)
+        source, target, daemon = self.small_pair()
+        send = self.at("switchover-commit", source, daemon, "--keep-source", ms=1000)
+        send.kill(signal.SIGTERM)
+        send.kill(signal.SIGHUP)
+        self.assertEqual(send.finish()[0], DONE, send.explain())
+        self.assertEqual(self.running(source, target), [target.name])
+
+    def test_daemon_ends(self):
+        """By any signal, while the guest stands still before commit."""
+        for point in ("switchover-stopped", "switchover-saved"):
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+                with self.subTest(point=point, number=number):
+                    source, target, daemon = self.small_pair()
+                    send = self.at(point, source, daemon, ms=1000)
+                    daemon.kill(number)
+                    code, _ = send.finish()
+                    self.assertIn(code, (FAILED, CANCELLED), send.explain())
+                    self.assert_source_has_it(source, target)
+                    if number != signal.SIGKILL:
+                        self.assertEqual(daemon.popen.wait(30), 0)
+                    source.kill(), target.kill(), daemon.kill()
+
+    def test_daemon_killed_with_commit_on_the_way(self):
+        source, target, daemon = self.small_pair()
+        send = self.at("switchover-commit", source, daemon)
+        daemon.kill()
+        code, result = send.finish()
+        self.assertEqual((code, result["owner"]), (DOUBTFUL, "unknown"), send.explain())
+        self.assertEqual(self.running(source, target), [])
+        source.assert_left_alone()
+
+    def test_daemon_stopped_with_commit_on_the_way(self):
+        """SIGTERM: it aborts, ends the QEMU it has loaded, and says so if it still can."""
+        source, target, daemon = self.small_pair()
+        send = self.at("switchover-commit", source, daemon)
+        daemon.kill(signal.SIGTERM)
+        code, result = send.finish()
+        self.assertIn(code, (FAILED, DOUBTFUL), send.explain())
+        wait_until(lambda: not target.alive(), "the burnt QEMU ends")
+        self.assertEqual(self.running(source), [source.name] if code == FAILED else [])
+
+
+if __name__ == "__main__":
+    sys.exit(run())
