@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 FakeFabric fake_fabric;
 FakeVerbsKnobs fake_verbs_knobs;
@@ -199,8 +200,12 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t l
 {
     if (fake_verbs_knobs.register_delay_us > 0)
         g_usleep(fake_verbs_knobs.register_delay_us);
+    uint8_t *page = (uint8_t *)((uintptr_t)address & ~(uintptr_t)4095);
+    gsize bytes = ((uint8_t *)address + length - page + 4095) & ~(gsize)4095;
     fake_verbs_lock();
     int code = register_problem(length, access);
+    if (code == 0 && madvise(page, bytes, access & IBV_ACCESS_LOCAL_WRITE ? 23 : 22) != 0) /* MADV_POPULATE_WRITE, _READ */
+        code = errno;
     FakeMr *mr = NULL;
     if (code == 0) {
         FakeVerbsCounts *counts = &fake_fabric.counts;

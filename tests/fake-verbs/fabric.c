@@ -341,6 +341,8 @@ static void land_send(FakeQp *qp, FakeSend *send)
                                                                : IBV_WC_SUCCESS;
     if (wc.status == IBV_WC_SUCCESS)
         memcpy((uint8_t *)(uintptr_t)receive->piece.addr, bytes, send->piece.length);
+    if (fake_verbs_knobs.garble_sends)
+        ((uint8_t *)(uintptr_t)receive->piece.addr)[g_rand_int_range(fake_fabric.rand, 0, 8)] ^= 0x80;
     push_completion(peer->qp.recv_cq, peer, wc, 0);
     send->done = TRUE;
     fake_fabric.counts.sends++;

@@ -9,6 +9,8 @@
  * completions of a send queue come in its order, and only if asked for or failed. Keys, ranges, rights and domains are
  * checked as hardware does, at the moment that a piece lands.
  *
+ * Registering populates, as pinning does.
+ *
  * What hardware would punish in ways that a test can't see is a violation: a full send queue posted to, a completion queue
  * overrun, a region freed under a write that reads it, objects destroyed in the wrong order. The first is kept.
  */
@@ -27,6 +29,7 @@ typedef struct {
     gboolean stalled;        /* nothing moves on the network */
     gboolean deaf;           /* nobody answers a connection request */
     gboolean no_disconnects; /* that a connection has ended reaches nobody */
+    gboolean garble_sends;   /* what a SEND carries is not what was sent */
     gboolean keep_queue_pairs; /* destroying one fails */
     unsigned fail_in;          /* the Nth request from now on fails with fail_status; 0: none */
     enum ibv_wc_status fail_status;

@@ -57,6 +57,9 @@ struct Destination {
     RmVerbsRegions regions;
     uint64_t payload_bytes; /* atomic */
     int stopping;           /* atomic */
+    int leaving;            /* atomic: the source has gone from one channel at least */
+    int flushed;            /* atomic: a queue pair is at its end, by itself */
+    int n_reaping;          /* atomic: reapers that have not come to their channel's end */
 
     /* Immutable once started. */
     RmVerbsListener *listener; /* NULL again once stopped */
@@ -82,12 +85,17 @@ static void wake(Channel *channel)
     (void)!write(channel->wake_fd, &one, sizeof one); /* fails only when it is readable anyway */
 }
 
+static void wake_all(Destination *destination)
+{
+    for (unsigned i = 0; i < destination->n_channels; i++)
+        wake(&destination->channels[i]);
+}
+
 /* Ends the reapers and all waiting; destroys nothing. */
 static void shut_down(Destination *destination)
 {
     g_atomic_int_set(&destination->stopping, TRUE);
-    for (unsigned i = 0; i < destination->n_channels; i++)
-        wake(&destination->channels[i]);
+    wake_all(destination);
     rm_barrier_stop(&destination->barrier);
 }
 
@@ -139,9 +147,11 @@ static gboolean completed(Channel *channel, const struct ibv_wc *wc)
 {
     if (wc->status == IBV_WC_SUCCESS)
         return mark_arrived(channel, wc);
-    if (wc->status == IBV_WC_WR_FLUSH_ERR) /* the queue pair is at its end, for a reason that is not a receive's */
-        return channel_failed(channel, RM_BARRIER_LEFT, RM_REASON_PEER_LOST,
-                              "the connection has ended, by the source or because it wrote where it may not");
+    if (wc->status == IBV_WC_WR_FLUSH_ERR) { /* for a reason that is not a receive's */
+        g_atomic_int_set(&channel->destination->flushed, TRUE);
+        g_atomic_int_set(&channel->left, TRUE);
+        return TRUE;
+    }
     g_autofree char *text = g_strdup_printf("cannot receive: %s (vendor error %#x); look at both hosts' kernel logs",
                                             ibv_wc_status_str(wc->status), wc->vendor_err);
     return channel_failed(channel, -EIO, RM_REASON_TRANSPORT, text);
@@ -159,18 +169,35 @@ static gboolean reap_all(Channel *channel)
     return n == 0 || channel_failed(channel, -EIO, RM_REASON_TRANSPORT, "the completion queue cannot be read");
 }
 
+/* The source has gone. It may have sent the end of a round on every channel before; so the failure, which ends all waiting, is
+ * set by the last reaper that has looked. */
+static void leave(Channel *channel)
+{
+    Destination *destination = channel->destination;
+    g_atomic_int_set(&destination->leaving, TRUE);
+    wake_all(destination);
+    if (g_atomic_int_dec_and_test(&destination->n_reaping))
+        channel_failed(channel, RM_BARRIER_LEFT, RM_REASON_PEER_LOST,
+                       g_atomic_int_get(&destination->flushed)
+                           ? "the connection has ended, by the source or because it wrote where it may not"
+                           : "the source closed the connection");
+}
+
 static void *reaper(void *data)
 {
     Channel *channel = data;
+    Destination *destination = channel->destination;
     for (;;) {
         /* In this order: what the source had sent before it left is looked for after it is known to have left. */
-        gboolean left = g_atomic_int_get(&channel->left);
-        if (g_atomic_int_get(&channel->destination->stopping) || !reap_all(channel))
+        gboolean left = g_atomic_int_get(&channel->left) || g_atomic_int_get(&destination->leaving);
+        if (g_atomic_int_get(&destination->stopping) || !reap_all(channel))
             return NULL;
         if (left) {
-            channel_failed(channel, RM_BARRIER_LEFT, RM_REASON_PEER_LOST, "the source closed the connection");
+            leave(channel);
             return NULL;
         }
+        if (g_atomic_int_get(&channel->left))
+            continue;
         int code = rm_verbs_qp_sleep(&channel->qp, channel->wake_fd, -1);
         if (code < 0) {
             channel_failed(channel, code, RM_REASON_TRANSPORT, "cannot wait for completions");
@@ -195,7 +222,10 @@ static gboolean connect_channel(Channel *channel, struct rdma_cm_id *id, GError 
     /* No reads or atomics: neither end has any use for them. */
     if (rdma_accept(id, &accept) != 0)
         return rm_set_errno(error, RM_REASON_TRANSPORT, errno, "data channel %u: cannot accept the connection", channel->index);
+    g_atomic_int_inc(&channel->destination->n_reaping);
     channel->reaper = g_thread_try_new("rm-rdma-rx", reaper, channel, error);
+    if (channel->reaper == NULL)
+        g_atomic_int_add(&channel->destination->n_reaping, -1);
     return channel->reaper != NULL;
 }
 

@@ -95,14 +95,14 @@ static gboolean register_range(Request *request, uint64_t start, uint64_t end, G
     const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     RmBlock *block = request->target->block;
     GArray *pieces = request->pieces;
-    /* By itself, since it tells better what was missing than a registration can. */
-    if (!rm_block_populate(block, start, end - start, error))
-        return FALSE;
     while ((start = registered_until(pieces, start)) < end) {
         unsigned at = find(pieces, start);
         uint64_t gap_end = at < pieces->len ? MIN(end, g_array_index(pieces, Piece, at).offset) : end;
         uint64_t length = MIN(gap_end - start, request->limits->max_mr_size);
         Piece piece = {start, start + length, NULL};
+        /* By itself, since it tells better what was missing than a registration can. */
+        if (!rm_block_populate(block, start, length, error))
+            return FALSE;
         piece.mr = rm_verbs_region_new(request->regions, request->pd, request->limits, block->map + start, length, start,
                                        access, error);
         if (piece.mr == NULL) {
@@ -114,7 +114,7 @@ static gboolean register_range(Request *request, uint64_t start, uint64_t end, G
     return TRUE;
 }
 
-/* The granules of the extents that are not registered yet, neighbours together. */
+/* The granules of the extents, neighbours together. */
 static gboolean register_granules(Request *request, uint64_t start, uint64_t length, const RmExtent *extents, unsigned n,
                                   GError **error)
 {
@@ -123,10 +123,6 @@ static gboolean register_granules(Request *request, uint64_t start, uint64_t len
     for (unsigned i = 0; i < n; i++)
         for (uint64_t at = extents[i].start; at < extents[i].end; at = (at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN)
             wanted[(at - start) / RM_CHUNK_MIN] = TRUE;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t from = start + i * RM_CHUNK_MIN, to = start + MIN((i + 1) * RM_CHUNK_MIN, length);
-        wanted[i] = wanted[i] && registered_until(request->pieces, from) < to;
-    }
     for (uint64_t first = 0, last; first < count; first = last) {
         last = first + 1;
         if (!wanted[first])

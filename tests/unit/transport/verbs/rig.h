@@ -41,6 +41,40 @@ typedef struct {
     RmRx *rx;
 } Rig;
 
+/* ---- warnings: other threads log at the same time, so that g_test_expect_message() won't do ---- */
+
+static GMutex rig_log_lock;
+static GString *rig_warnings; /* rig_log_lock */
+
+static void rig_log(const char *domain, GLogLevelFlags level, const char *message, gpointer data)
+{
+    if (!(level & (G_LOG_LEVEL_WARNING | G_LOG_LEVEL_CRITICAL | G_LOG_LEVEL_ERROR)))
+        return;
+    g_mutex_lock(&rig_log_lock);
+    g_string_append_printf(rig_warnings, "%s\n", message);
+    g_mutex_unlock(&rig_log_lock);
+}
+
+static inline void rig_log_init(void)
+{
+    rig_warnings = g_string_new(NULL);
+    g_log_set_always_fatal(G_LOG_FATAL_MASK | G_LOG_LEVEL_CRITICAL);
+    g_log_set_default_handler(rig_log, NULL);
+}
+
+/* The warnings since the last call match `pattern`; NULL: there were none. */
+static inline void rig_assert_warned(const char *pattern)
+{
+    g_mutex_lock(&rig_log_lock);
+    g_autofree char *text = g_strndup(rig_warnings->str, rig_warnings->len);
+    g_string_truncate(rig_warnings, 0);
+    g_mutex_unlock(&rig_log_lock);
+    if (pattern == NULL)
+        g_assert_cmpstr(text, ==, "");
+    else if (!g_pattern_match_simple(pattern, text))
+        g_assert_cmpstr(text, ==, pattern);
+}
+
 static inline const char *rig_address(void)
 {
     return g_getenv("RDMAMIG_TEST_ADDRESS") ?: "10.0.0.1";
@@ -210,7 +244,7 @@ static inline void rig_assert_failed(Rig *rig, RmReason reason, const char *patt
     g_assert_false(rig->tx->ops->error(rig->tx, &error));
     g_assert_error(error, RM_ERROR, (gint)reason);
     if (!g_pattern_match_simple(pattern, error->message))
-        g_error("\"%s\" does not match \"%s\"", error->message, pattern);
+        g_assert_cmpstr(error->message, ==, pattern);
 }
 
 #define rig_assert_equal(rig, block)                                                                                             \
