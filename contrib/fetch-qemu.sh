@@ -12,77 +12,38 @@
 # and LD_LIBRARY_PATH=DEST/usr/lib/x86_64-linux-gnu:DEST/lib/x86_64-linux-gnu where the host lacks one of its libraries.
 set -euo pipefail
 
-fail() { echo "fetch-qemu: $*" >&2; exit 1; }
+export me=fetch-qemu
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
 
 [ $# -eq 1 ] || fail "usage: fetch-qemu.sh DEST"
-dest=$1
-qemu=$dest/usr/bin/qemu-system-x86_64
+dest=$(realpath -m "$1")
+binary=$dest/usr/bin/qemu-system-x86_64
 libs=$dest/usr/lib/x86_64-linux-gnu:$dest/lib/x86_64-linux-gnu
 
-starts() { LD_LIBRARY_PATH=$libs "$qemu" --version >/dev/null 2>&1; }
+starts() { LD_LIBRARY_PATH=$libs "$binary" --version >/dev/null 2>&1; }
 
-if [ -x "$qemu" ] && starts; then
-    echo "$qemu"
+if [ -x "$binary" ] && starts; then
+    echo "$binary"
     exit 0
 fi
-
-command -v dpkg-deb apt-get apt-cache >/dev/null || fail "needs Debian's apt and dpkg"
-[ "$(dpkg --print-architecture)" = amd64 ] || fail "needs an amd64 Debian"
-
-# shellcheck disable=SC2016 # apt's own placeholders
-uri=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' | sed -n 's/^bookworm //p' | sort -u | head -n 1)
-[ -n "$uri" ] || fail "apt has no source for Debian bookworm; run apt-get update on a Debian 12, and try again"
 
 mkdir -p "$(dirname "$dest")"
 work=$(mktemp -d "$(dirname "$dest")/.fetch-qemu.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# apt drops its rights to "_apt" for downloads, which must be able to enter the folder.
-chmod 755 "$work"
-mkdir -p "$work"/{sources,lists/partial,cache/archives/partial,packages,root}
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keyring] $uri bookworm-backports main" >"$work/sources/backports.list"
-# The host's own main archive as well: libraries that the host lacks come from there.
-echo "deb [signed-by=$keyring] $uri bookworm main" >"$work/sources/main.list"
-
-apt_private() {
-    "$@" -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/sources" \
-        -o Dir::State::Lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User="$(id -un)"
-}
-
-fetch() { # PACKAGE...
-    (cd "$work/packages" && apt_private apt-get download -qq "$@") || fail "cannot download $*"
-    for deb in "$work"/packages/*.deb; do
-        dpkg-deb -x "$deb" "$work/root"
-        rm "$deb"
-    done
-}
-
-apt_private apt-get update -qq || fail "cannot read $uri bookworm-backports"
+# The main archive as well: libraries that the host lacks come from there.
 suite=bookworm-backports
-fetch qemu-system-x86/$suite qemu-system-common/$suite qemu-system-data/$suite
+private_apt "$work" $suite bookworm
 
-# Libraries that neither the host nor what is unpacked has: found by the linker's own words, one layer at a time.
-root_libs=$work/root/usr/lib/x86_64-linux-gnu:$work/root/lib/x86_64-linux-gnu
-for _ in 1 2 3 4 5 6; do
-    missing=$(LD_LIBRARY_PATH=$root_libs ldd "$work/root/usr/bin/qemu-system-x86_64" |
-        sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | sort -u)
-    [ -n "$missing" ] || break
-    depends=$(apt_private apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
-        --no-replaces --no-enhances "qemu-system-x86/$suite" 2>/dev/null | grep -E '^lib[a-z0-9.+-]+$' | sort -u)
-    packages=()
-    for library in $missing; do
-        # libfoo.so.1 is in libfoo1, libfoo-1.2.so.3 in libfoo-1.2-3 (Debian policy 8.1), give or take a t64.
-        stem=$(echo "$library" | sed 's/\.so\./ /; s/\.so$//' | tr '[:upper:]_' '[:lower:]-')
-        read -r name number <<<"$stem"
-        case $name in *[0-9]) name=$name-$number ;; *) name=$name$number ;; esac
-        package=$(grep -xE "${name//./\\.}(t64)?" <<<"$depends" | head -n 1)
-        [ -n "$package" ] || fail "no package found for $library, which QEMU needs"
-        packages+=("$package")
-    done
-    fetch "${packages[@]}"
-done
+# apt itself works out which packages an installation would bring here, these and the libraries that the host lacks; that
+# is only asked, and the answer fetched.
+mapfile -t packages < <(apt_run apt-get install -s --reinstall -t $suite -o Debug::NoLocking=1 --no-install-recommends \
+    qemu-system-x86 qemu-system-common qemu-system-data |
+    sed -n 's/^Inst \([^ ]*\) \(\[[^]]*\] \)\?(\([^ ]*\) .*/\1=\3/p')
+[[ " ${packages[*]}" == *" qemu-system-x86="* ]] || fail "apt finds no way to bring qemu-system-x86 of $suite here"
+fetch_unpack "${packages[@]}"
 
 rm -rf "$dest"
 mv "$work/root" "$dest"
-starts || fail "$qemu does not start: $(LD_LIBRARY_PATH=$libs "$qemu" --version 2>&1 | head -n 1)"
-echo "$qemu"
+starts || fail "$binary does not start: $(LD_LIBRARY_PATH=$libs "$binary" --version 2>&1 | head -n 1)"
+echo "$binary"

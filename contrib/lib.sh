@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # shellcheck shell=bash
 # shellcheck disable=SC2034
-# What demo.sh and test.sh share: packages, the build, QEMU's command line. Sourced by them, with their name in `me`;
-# sets `root`, the project's folder.
+# What the scripts share: packages, the build, QEMU's command line, fetching packages without installing them. Sourced by
+# them, with their name in `me`; sets `root`, the project's folder.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libglib2.0-dev libjson-c-dev libxxhash-dev scdoc python3"
+BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libglib2.0-dev libjson-c-dev libxxhash-dev libibverbs-dev librdmacm-dev scdoc python3"
 GUEST_PACKAGES="qemu-system-x86 qemu-system-data seabios"
 TEST_PACKAGES="nbdkit libnbd-bin glib-networking openssl"
+# What runs inside the VM of tests/vm comes from the host: the RDMA libraries, their tools, iproute2's `rdma`.
+VM_PACKAGES="ibverbs-providers ibverbs-utils librdmacm1 perftest iproute2"
 
 me=${me:?}
 say() { echo "$me: $*"; }
@@ -84,4 +86,41 @@ use_qemu() {
             "$path" -L "$prefix/usr/share/qemu" -L /usr/share/seabios)
     fi
     "${qemu[@]}" --version >/dev/null 2>&1 || fail "$path does not start: $("${qemu[@]}" --version 2>&1 | head -n 1)"
+}
+
+# private_apt WORK SUITE...: prepares the folder WORK, which fetch_unpack then uses, for packages of these suites of
+# Debian. Nothing is installed and apt's own sources and lists stay as they are; the address of the archive is the one
+# that this machine already uses.
+private_apt() {
+    local uri suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    apt_work=$1
+    shift
+    command -v dpkg-deb apt-get apt-cache >/dev/null || fail "needs Debian's apt and dpkg"
+    [ "$(dpkg --print-architecture)" = amd64 ] || fail "needs an amd64 Debian"
+    # shellcheck disable=SC2016 # apt's own placeholders
+    uri=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' | sed -n 's/^bookworm //p' | sort -u | head -n 1)
+    [ -n "$uri" ] || fail "apt has no source for Debian bookworm; run apt-get update on a Debian 12, and try again"
+    # apt drops its rights to "_apt" for downloads, which must be able to enter the folder.
+    chmod 755 "$apt_work"
+    mkdir -p "$apt_work"/{sources,lists/partial,cache/archives/partial,packages,root}
+    for suite in "$@"; do
+        echo "deb [signed-by=$keyring] $uri $suite main" >"$apt_work/sources/$suite.list"
+    done
+    apt_run apt-get update -qq || fail "cannot read $uri: $*"
+}
+
+# apt_run COMMAND...: one of apt's, in the folder that private_apt prepared.
+apt_run() {
+    "$@" -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt_work/sources" \
+        -o Dir::State::Lists="$apt_work/lists" -o Dir::Cache="$apt_work/cache" -o APT::Sandbox::User="$(id -un)"
+}
+
+# fetch_unpack PACKAGE...: downloads them and unpacks them into the folder's root/.
+fetch_unpack() {
+    local deb
+    (cd "$apt_work/packages" && apt_run apt-get download -qq "$@") || fail "cannot download $*"
+    for deb in "$apt_work"/packages/*.deb; do
+        dpkg-deb -x "$deb" "$apt_work/root"
+        rm "$deb"
+    done
 }

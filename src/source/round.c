@@ -296,39 +296,61 @@ static void account(RmSession *session, RmRoundStats *stats, const RmSenderCount
     session->last_scan_end_us = scan_end_us;
 }
 
-gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error)
+void rm_round_clear(RmRound *round)
 {
-    g_autoptr(GArray) zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
-    RmRoundStats stats = {.round = ++session->round, .stopped = kind == RM_ROUND_STOPPED};
-    RmSenderCounts before = rm_sender_counts(session->sender);
-    if (kind == RM_ROUND_FIRST && !fence(session, kind, &stats, error))
+    g_clear_pointer(&round->zeroes, g_array_unref);
+}
+
+gboolean rm_round_begin(RmSession *session, RmRoundKind kind, RmRound *round, GError **error)
+{
+    *round = (RmRound){
+        .kind = kind,
+        .stats = {.round = ++session->round, .stopped = kind == RM_ROUND_STOPPED},
+        .before = rm_sender_counts(session->sender),
+        .zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange)),
+    };
+    RmRoundStats *stats = &round->stats;
+    if (kind == RM_ROUND_FIRST && !fence(session, kind, stats, error))
         return FALSE;
     int64_t scan_begin = g_get_monotonic_time();
     if (!scan(session, kind, error))
         return FALSE;
-    int64_t scanned = g_get_monotonic_time();
-    stats.scan_us = scanned - scan_begin;
-    stats.dirty_pages = count_all(session, FALSE);
-    if (kind != RM_ROUND_FIRST && !fence(session, kind, &stats, error))
+    round->scanned_us = g_get_monotonic_time();
+    stats->scan_us = round->scanned_us - scan_begin;
+    stats->dirty_pages = count_all(session, FALSE);
+    if (kind != RM_ROUND_FIRST && !fence(session, kind, stats, error))
         return FALSE;
 
-    int64_t fenced = g_get_monotonic_time();
+    round->fenced_us = g_get_monotonic_time();
     for (guint i = 0; i < session->blocks->len; i++) {
         if (!block_at(session, i)->hugetlb)
-            settle_holes(session, i, zeroes);
+            settle_holes(session, i, round->zeroes);
     }
     session->round_pages = count_all(session, FALSE);
-    session->round_base = before;
+    session->round_base = round->before;
     for (guint i = 0; i < session->blocks->len; i++)
         push_block(session, i);
-    RoundEnd end = {kind, zeroes};
+    return TRUE;
+}
+
+gboolean rm_round_end(RmSession *session, RmRound *round, GError **error)
+{
+    RoundEnd end = {round->kind, round->zeroes};
     if (!run_end_hooks(session, &end, error))
         return FALSE;
-    stats.send_us = g_get_monotonic_time() - fenced;
-    account(session, &stats, &before, scanned);
+    round->stats.send_us = g_get_monotonic_time() - round->fenced_us;
+    account(session, &round->stats, &round->before, round->scanned_us);
     show_progress(session);
-    rm_reporter_round(session->reporter, &stats);
-    *ret_stats = stats;
+    rm_reporter_round(session->reporter, &round->stats);
+    return TRUE;
+}
+
+gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error)
+{
+    g_auto(RmRound) round = {0};
+    if (!rm_round_begin(session, kind, &round, error) || !rm_round_end(session, &round, error))
+        return FALSE;
+    *ret_stats = round.stats;
     return TRUE;
 }
 

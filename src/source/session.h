@@ -50,6 +50,7 @@ typedef struct {
     gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
     RmControl *control;
     gulong lost_handler;
+    RmHello *hello;
     RmAccept *accept;
     const RmTransport *transport;
     RmTracker *tracker;
@@ -103,6 +104,19 @@ typedef enum {
 } RmRoundKind;
 void rm_rounds_init(RmSession *session);
 void rm_rounds_free(RmSession *session);
+/* A round that is under way: begin() has handed its pages to the sender, whose threads write them; end()
+ * waits until all has landed. No other round may begin in between. */
+typedef struct {
+    RmRoundKind kind;
+    RmRoundStats stats;
+    RmSenderCounts before;
+    GArray *zeroes; /* RmZeroRange */
+    int64_t scanned_us, fenced_us;
+} RmRound;
+void rm_round_clear(RmRound *round);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmRound, rm_round_clear)
+gboolean rm_round_begin(RmSession *session, RmRoundKind kind, RmRound *round, GError **error);
+gboolean rm_round_end(RmSession *session, RmRound *round, GError **error);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);

@@ -59,17 +59,6 @@ static gboolean request_load(RmSession *session, GError **error)
            rm_message_expect(reply, RM_MSG_PREPARED, error);
 }
 
-/* Stopped rounds, before and after the save (which may touch RAM itself). */
-static gboolean last_round(RmSession *session, GError **error)
-{
-    RmRoundStats stats;
-    if (!rm_round_run(session, RM_ROUND_STOPPED, &stats, error))
-        return FALSE;
-    session->metrics.last_scan_us += stats.scan_us;
-    session->metrics.last_write_us += stats.send_us;
-    return TRUE;
-}
-
 static int64_t lap(int64_t *since)
 {
     int64_t now = g_get_monotonic_time(), passed = now - *since;
@@ -77,11 +66,25 @@ static int64_t lap(int64_t *since)
     return passed;
 }
 
-static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
+/* The wait for a stopped round's writes: what of them isn't hidden behind something else. */
+static gboolean land(RmSession *session, RmRound *round, GError **error)
+{
+    int64_t begin = g_get_monotonic_time();
+    if (!rm_round_end(session, round, error))
+        return FALSE;
+    session->metrics.last_scan_us += round->stats.scan_us;
+    session->metrics.last_write_us += g_get_monotonic_time() - begin;
+    return TRUE;
+}
+
+/* Stop, and while the sender's threads write what is left: look again, and save. The save may touch RAM, so
+ * another stopped round follows it; its scan reports whatever the save wrote, since the first one has
+ * protected everything. */
+static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError **error)
 {
     RmMetrics *metrics = &session->metrics;
     const RmGuestOps *ops = session->guest->ops;
-    g_autoptr(GByteArray) state = NULL;
+    g_auto(RmRound) last = {0}, after_save = {0};
     int64_t time = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
@@ -90,28 +93,38 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
     if (!ops->poll(session->guest, error) || /* a reset explains the run state that the recheck finds */
-        !ops->recheck(session->guest, session->blocks, &session->options->preflight, error) ||
-        !last_round(session, error))
+        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error) ||
+        !ops->recheck(session->guest, session->blocks, &session->options->preflight, error))
         return FALSE;
     lap(&time);
-    if (!ops->save(session->guest, &state, error))
+    if (!ops->save(session->guest, ret_state, error))
         return FALSE;
     metrics->save_us = lap(&time);
-    metrics->state_bytes = state->len;
-    if (state->len == 0 || state->len > RM_STATE_MAX)
-        return rm_fail(error, RM_REASON_STATE_SAVE, "QEMU saved %u bytes of device state", state->len);
+    metrics->state_bytes = (*ret_state)->len;
+    if (metrics->state_bytes == 0 || metrics->state_bytes > RM_STATE_MAX)
+        return rm_fail(error, RM_REASON_STATE_SAVE, "QEMU saved %" G_GUINT64_FORMAT " bytes of device state",
+                       metrics->state_bytes);
     rm_fault_pause("switchover-saved");
-    if (!last_round(session, error))
+    return land(session, &last, error) && rm_round_begin(session, RM_ROUND_STOPPED, &after_save, error) &&
+           land(session, &after_save, error);
+}
+
+static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
+{
+    g_autoptr(GByteArray) state = NULL;
+    if (!stop_and_save(session, &state, error))
         return FALSE;
     *ret_block = state_block(state, error);
     if (*ret_block == NULL || !send_state(session, *ret_block, state->len, error))
         return FALSE;
     if (session->options->verify && !rm_verify_clean(session, TRUE, error))
         return FALSE;
-    lap(&time);
-    if (!request_load(session, error))
+    int64_t time = g_get_monotonic_time();
+    /* A request that is answered at once does not notice a cancel, and a load uses the destination's QEMU up:
+     * look. */
+    if (!rm_session_check(session, error) || !request_load(session, error))
         return FALSE;
-    metrics->load_us = lap(&time);
+    session->metrics.load_us = lap(&time);
     return TRUE;
 }
 

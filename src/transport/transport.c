@@ -2,7 +2,12 @@
 /* The transports built in. */
 #include "transport/transport.h"
 
+#include "config.h"
+
 const RmTransport *const rm_transports[] = {
+#if RM_RDMA
+    &rm_transport_rdma,
+#endif
     &rm_transport_tcp,
     NULL,
 };

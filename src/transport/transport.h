@@ -151,6 +151,7 @@ typedef struct {
 extern const RmTransport *const rm_transports[];
 const RmTransport *rm_transport_find(const char *name);
 
+extern const RmTransport rm_transport_rdma; /* with meson's `rdma` only */
 extern const RmTransport rm_transport_tcp;
 extern const RmTransport
     rm_transport_fake; /* tests only, not in the array: writes by memcpy, records each post */

@@ -8,7 +8,9 @@ A test program is `test-*.py` with classes derived from Case; run() reports in T
 Every process, file and mount is registered for removal before it is made, dies with this process (PR_SET_PDEATHSIG), and
 lives below one folder in /dev/shm that the next program removes if this one was killed.
 
-Environment: RDMAMIG_BUILD the build folder (default: build), RDMAMIG_QEMU_7 and RDMAMIG_QEMU_10 the two QEMUs.
+Environment: RDMAMIG_BUILD the build folder (default: build), RDMAMIG_QEMU_7 and RDMAMIG_QEMU_10 the two QEMUs;
+RDMAMIG_TEST_TRANSPORT (tcp, rdma) and RDMAMIG_TEST_ADDRESS, an address of this host, for every migration that does not
+choose by itself (tests/vm); RDMAMIG_TEST_PATIENCE a factor for hosts that are slow.
 """
 import ctypes
 import errno
@@ -38,7 +40,10 @@ GUEST = BUILD / "tests/guest/guest.img"
 MIB = 1 << 20
 
 # How long anything may take before a test gives up on it. Generous: it only matters when something hangs.
-PATIENCE = 60
+PATIENCE = 60 * int(os.environ.get("RDMAMIG_TEST_PATIENCE", 1))
+
+TRANSPORT = os.environ.get("RDMAMIG_TEST_TRANSPORT")
+ADDRESS = os.environ.get("RDMAMIG_TEST_ADDRESS", "127.0.0.1")
 
 DONE, FAILED, USAGE, REFUSED, CANCELLED, DOUBTFUL, CLEANUP = range(7)  # exit status of rdmamig
 
@@ -153,6 +158,26 @@ class Process:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
+class _Adopted:
+    """The part of Popen that Process uses, for a process that is not our child."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+
+    def poll(self):
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return 0
+        return 0 if state == "Z" else None
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self, timeout):
+        wait_until(lambda: self.poll() is not None, f"process {self.pid} ends", timeout)
+
+
 # ---- QEMU ----
 
 class QmpError(Exception):
@@ -243,11 +268,13 @@ class Qemu(Process):
     count = 0
 
     def __init__(self, case, name, incoming=False, rams=(256,), guest=None, version=None, ram_folder=None, ram_paths=None,
-                 disk=None, extra=(), machine="pc", guest_name="guest", memory="share=on", env=None):
+                 disk=None, extra=(), machine="pc", guest_name="guest", memory="share=on", env=None,
+                 start=True):
         Qemu.count += 1
         self.case, self.guest_name = case, guest_name
-        tag = f"{name}{Qemu.count}"
+        tag = self.name = f"{name}{Qemu.count}"
         folder = case.folder
+        self.log = folder / f"{tag}.log"
         self.path, control = folder / f"{tag}.qmp", folder / f"{tag}.ctl"
         self.serial_path = folder / f"{tag}.serial"
         paths = ram_paths or [Path(ram_folder or folder) / f"{tag}.ram{i}" for i in range(len(rams))]
@@ -275,9 +302,21 @@ class Qemu(Process):
             options += ["-drive", f"if=none,id=disk,format=raw,{disk}", "-device", "virtio-blk-pci,drive=disk"]
         if incoming:
             options += ["-incoming", "defer"]
-        super().__init__(case, tag, [*qemu_command(version or case.version), *options, *extra], env=env)
-        self.qmp = Qmp(control, self)
-        case.addCleanup(self.qmp.close)
+        self.command = [*qemu_command(version or case.version), *options, *extra]
+        self.control = control
+        if start:
+            super().__init__(case, tag, self.command, env=env)
+            self.connect()
+
+    def connect(self):
+        self.qmp = Qmp(self.control, self)
+        self.case.addCleanup(self.qmp.close)
+
+    def adopt(self, pid):
+        """Takes over a QEMU that somebody else has started with self.command."""
+        self.popen, self.pid = _Adopted(pid), pid
+        self.case.addCleanup(self.kill)
+        self.connect()
 
     def serial(self):
         return self.serial_path.read_text() if self.serial_path.exists() else ""
@@ -321,18 +360,19 @@ class Qemu(Process):
 # ---- rdmamig ----
 
 class Daemon(Process):
-    """rdmamigd on a free port of the loopback; `wrapper` is a command that executes it."""
+    """rdmamigd on a free port of the loopback, or of ADDRESS; `wrapper` is a command that executes it."""
 
     def __init__(self, case, *options, env=None, port=None, wrapper=()):
         self.port = port or free_port()
+        insecure = [] if ADDRESS.startswith("127.") or "--insecure" in options else ["--insecure"]
         super().__init__(case, f"rdmamigd{self.port}",
-                         [*wrapper, RDMAMIGD, "--listen", f"127.0.0.1:{self.port}", *options], env=env)
+                         [*wrapper, RDMAMIGD, "--listen", self.address, *insecure, *options], env=env)
         wait_until(lambda: listens(self.port) or not self.alive(), "rdmamigd listens")
         case.assertTrue(self.alive(), f"rdmamigd ended: {self.output()}")
 
     @property
     def address(self):
-        return f"127.0.0.1:{self.port}"
+        return f"{ADDRESS}:{self.port}"
 
 
 class Send:
@@ -345,6 +385,8 @@ class Send:
         to = to.address if isinstance(to, Daemon) else to
         self.report_path = case.folder / f"report-{time.monotonic_ns()}.json"
         self.stderr_path = self.report_path.with_suffix(".stderr")
+        if TRANSPORT and "--transport" not in options:
+            options = ["--transport", TRANSPORT, *options]
         case.addCleanup(self.kill)
         with open(self.stderr_path, "wb") as stderr:
             self.popen = subprocess.Popen(

@@ -10,21 +10,16 @@
  * state is loaded, and joining is the only proof. A receiver also looks at `stopping` before each frame,
  * because a socket that has been shut down still gives out what had arrived before.
  *
- * The lock is never held while a receiver is joined or a GCancellable is connected or disconnected, since
- * both wait for somebody who may want it.
+ * The lock is never held while a receiver is joined, since that waits for somebody who may want it.
  */
 #include "transport/tcp/destination.h"
 
-#include "memory/chunk.h"
-#include "transport/failure.h"
+#include "transport/barrier.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
 
 #include <errno.h>
 #include <sys/socket.h>
-
-/* The failure of a source that left between two frames: what it had sent is complete. */
-#define CLOSED_BETWEEN_FRAMES (-ENODATA)
 
 typedef struct Destination Destination;
 
@@ -35,8 +30,7 @@ typedef struct {
     GSocketConnection
         *connection;  /* lock; keeps fd open, never used for I/O once adopted. NULL: not adopted */
     int fd;           /* as connection */
-    GThread *thread;  /* lock */
-    uint32_t reached; /* lock: the last round that ended on this channel */
+    GThread *thread; /* lock */
 
     /* The receiver's own. */
     RmTcpHeader header;
@@ -47,6 +41,7 @@ typedef struct {
 struct Destination {
     RmRx base;
     RmFailure failure;
+    RmBarrier barrier;
     uint64_t payload_bytes; /* atomic */
     int stopping;           /* atomic, set under the lock */
 
@@ -58,8 +53,6 @@ struct Destination {
     Channel *channels;
 
     GMutex lock;
-    GCond changed;      /* a channel adopted, a round reached, a failure, a cancellation */
-    unsigned n_adopted; /* lock */
 };
 
 static Destination *destination_of(RmRx *rx)
@@ -75,8 +68,8 @@ static void shut_down(Destination *destination)
     for (unsigned i = 0; i < destination->n_channels; i++)
         if (destination->channels[i].connection != NULL)
             shutdown(destination->channels[i].fd, SHUT_RDWR);
-    g_cond_broadcast(&destination->changed);
     g_mutex_unlock(&destination->lock);
+    rm_barrier_stop(&destination->barrier);
 }
 
 static void destination_abort(RmRx *rx)
@@ -101,6 +94,7 @@ static gboolean destination_start(RmRx *rx, const RmRxParams *params, GError **e
         destination->channels[i].index = i;
     }
     destination->n_channels = params->channels;
+    rm_barrier_start(&destination->barrier, params->channels, params->timeout_ms);
     return TRUE;
 }
 
@@ -130,7 +124,7 @@ static void receive_failure(Channel *channel, int code, gboolean between)
     if (g_atomic_int_get(&destination->stopping))
         return; /* the end is ours, or another channel's failure has been told */
     if (code == -ENODATA && between) {
-        rm_failure_set(failure, CLOSED_BETWEEN_FRAMES, RM_REASON_PEER_LOST,
+        rm_failure_set(failure, RM_BARRIER_LEFT, RM_REASON_PEER_LOST,
                        "data channel %u: the source closed the connection", channel->index);
     } else if (code == -ENODATA || code == -EPIPE || code == -ECONNRESET) {
         rm_failure_set(failure, -EPIPE, RM_REASON_PEER_LOST,
@@ -198,13 +192,9 @@ static gboolean receive_frame(Channel *channel, RmTcpLimits *limits)
     if (channel->header.op == RM_TCP_OP_WRITE)
         return receive_write(channel, limits);
 
-    /* All bytes before this frame have been copied into guest memory; the lock hands them over to
-     * wait_round(). */
+    /* All bytes before this frame have been copied into guest memory. */
     limits->next_round++;
-    g_mutex_lock(&destination->lock);
-    channel->reached = channel->header.round;
-    g_cond_broadcast(&destination->changed);
-    g_mutex_unlock(&destination->lock);
+    rm_barrier_reached(&destination->barrier, channel->index, channel->header.round);
     return TRUE;
 }
 
@@ -246,8 +236,7 @@ static gboolean adopt_locked(Destination *destination, GSocketConnection *connec
         return FALSE;
     }
     channel->connection = g_object_ref(connection);
-    destination->n_adopted++;
-    g_cond_broadcast(&destination->changed);
+    rm_barrier_arrived(&destination->barrier);
     /* One byte into an empty buffer does not block; if it can't go, the receiver finds the connection broken.
      */
     uint8_t ack = RM_TCP_ACK;
@@ -276,18 +265,10 @@ static gboolean destination_register_chunk(RmRx *rx, uint32_t block_index, uint6
                                            GError **error)
 {
     Destination *destination = destination_of(rx);
-    RmBlock *block = rm_block_table_get(destination->blocks, block_index);
-    if (block == NULL || chunk >= rm_chunk_count(block, destination->chunk_size))
-        return rm_fail(error, RM_REASON_PROTOCOL,
-                       "the source asked for block %u, chunk %" G_GUINT64_FORMAT ", which does not exist",
-                       block_index, chunk);
-    uint64_t start = chunk * destination->chunk_size;
-    uint64_t end = start + rm_chunk_length(block, destination->chunk_size, chunk);
-    for (unsigned i = 0; i < n; i++)
-        if (extents[i].start < start || extents[i].end > end || extents[i].start > extents[i].end)
-            return rm_fail(error, RM_REASON_PROTOCOL,
-                           "RAM block %s: the source asked for memory outside of chunk %" G_GUINT64_FORMAT,
-                           block->name, chunk);
+    RmBlock *block = rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block_index, chunk,
+                                                extents, n, error);
+    if (block == NULL)
+        return FALSE;
     for (unsigned i = 0; i < n; i++)
         if (!rm_block_populate(block, extents[i].start, extents[i].end - extents[i].start, error))
             return FALSE;
@@ -296,75 +277,13 @@ static gboolean destination_register_chunk(RmRx *rx, uint32_t block_index, uint6
 
 /* ---- the barrier ---- */
 
-static gboolean round_reached(const Destination *destination, uint32_t round)
-{
-    for (unsigned i = 0; i < destination->n_channels; i++)
-        if (destination->channels[i].reached < round)
-            return FALSE;
-    return destination->n_channels > 0;
-}
-
-static void wake(GCancellable *cancellable, Destination *destination)
-{
-    g_mutex_lock(&destination->lock);
-    g_cond_broadcast(&destination->changed);
-    g_mutex_unlock(&destination->lock);
-}
-
-typedef enum { WAIT_REACHED, WAIT_FAILED, WAIT_CANCELLED, WAIT_ABSENT } WaitEnd;
-
-/* Under the lock. A source that leaves once its last round has landed has done nothing wrong; any other
- * failure makes what landed worthless. */
-static WaitEnd wait_locked(Destination *destination, uint32_t round, GCancellable *cancellable)
-{
-    gint64 deadline = g_get_monotonic_time() + (gint64)destination->timeout_ms * 1000;
-    for (;;) {
-        int code = rm_failure_code(&destination->failure);
-        if (round_reached(destination, round) && (code == 0 || code == CLOSED_BETWEEN_FRAMES))
-            return WAIT_REACHED;
-        if (code != 0 || g_atomic_int_get(&destination->stopping))
-            return WAIT_FAILED;
-        if (g_cancellable_is_cancelled(cancellable))
-            return WAIT_CANCELLED;
-        if (destination->n_adopted == destination->n_channels)
-            g_cond_wait(&destination->changed, &destination->lock);
-        else if (!g_cond_wait_until(&destination->changed, &destination->lock, deadline) &&
-                 destination->n_adopted < destination->n_channels)
-            return WAIT_ABSENT;
-    }
-}
-
 static gboolean destination_wait_round(RmRx *rx, uint32_t round, GCancellable *cancellable, GError **error)
 {
     Destination *destination = destination_of(rx);
-    gulong handler = 0;
-    if (cancellable != NULL)
-        handler = g_cancellable_connect(cancellable, G_CALLBACK(wake), destination, NULL);
-    g_mutex_lock(&destination->lock);
-    WaitEnd end = wait_locked(destination, round, cancellable);
-    unsigned n_adopted = destination->n_adopted;
-    g_mutex_unlock(&destination->lock);
-    g_cancellable_disconnect(cancellable, handler);
-
-    switch (end) {
-    case WAIT_REACHED:
-        return TRUE;
-    case WAIT_CANCELLED:
-        return rm_fail(error, RM_REASON_CANCELLED, "cancelled while round %u was being received", round);
-    case WAIT_ABSENT:
-        rm_failure_set(&destination->failure, -ETIMEDOUT, RM_REASON_PEER_TIMEOUT,
-                       "only %u of %u data channels arrived within %u ms; check that a firewall lets data "
-                       "connections through",
-                       n_adopted, destination->n_channels, destination->timeout_ms);
+    gboolean ok = rm_barrier_wait(&destination->barrier, round, cancellable, error);
+    if (!ok && rm_failure_code(&destination->failure) < 0)
         shut_down(destination);
-        break;
-    case WAIT_FAILED:
-        break;
-    }
-    if (!rm_failure_get(&destination->failure, error))
-        return FALSE;
-    return rm_fail(error, RM_REASON_TRANSPORT, "the data channels have been stopped before round %u ended",
-                   round);
+    return ok;
 }
 
 static uint64_t destination_payload_bytes(RmRx *rx)
@@ -397,8 +316,8 @@ static void destination_free(RmRx *rx)
     destination_stop(rx);
     g_free(destination->channels);
     rm_block_table_free(destination->blocks);
+    rm_barrier_clear(&destination->barrier);
     rm_failure_clear(&destination->failure);
-    g_cond_clear(&destination->changed);
     g_mutex_clear(&destination->lock);
     g_free(destination);
 }
@@ -423,7 +342,7 @@ RmRx *rm_tcp_destination_new(void)
     Destination *destination = g_new0(Destination, 1);
     destination->base.ops = &destination_ops;
     rm_failure_init(&destination->failure);
+    rm_barrier_init(&destination->barrier, &destination->failure);
     g_mutex_init(&destination->lock);
-    g_cond_init(&destination->changed);
     return &destination->base;
 }

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/*
+ * The rdma transport's source: a writer for each channel, and where guest memory is read from.
+ *
+ * Threads: a channel's writer and the registrations of its chunks belong to its sender thread. An event thread listens for
+ * the end of a connection, so that a sender which waits for completions hears of it at once, and not when the card has tried
+ * for long enough. A failure on one channel ends all: the session can't go on without it.
+ *
+ * abort() sets the failure and wakes everybody; it destroys nothing, since a sender may be in the middle of a call. What is
+ * in flight then may still land at the destination, which is its own guard (destination.c).
+ */
+#include "transport/verbs/source.h"
+
+#include "memory/chunk.h"
+#include "transport/block-table.h"
+#include "transport/tcp/wire.h"
+#include "transport/verbs/connect.h"
+#include "transport/verbs/origin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+typedef struct {
+    RmVerbsWriter writer;
+    gboolean connected;
+    uint32_t next_round; /* the sender thread's own */
+} Channel;
+
+typedef struct {
+    RmTx base;
+    RmVerbsShared shared;
+    RmVerbsRegions regions;
+
+    /* Immutable once connected. */
+    RmBlockTable *blocks;    /* grows by add_block() */
+    RmVerbsOrigin **origins; /* by block; as blocks */
+    uint64_t chunk_size;
+    gboolean copy;
+    unsigned n_channels;
+    Channel *channels;
+    struct rdma_event_channel *events;
+    int quit_fd;
+    GThread *thread;
+
+    int told; /* atomic: that registering failed, and copies are sent */
+} Source;
+
+static Source *source_of(RmTx *tx)
+{
+    return (Source *)((uint8_t *)tx - G_STRUCT_OFFSET(Source, base));
+}
+
+static void source_abort(RmTx *tx)
+{
+    rm_verbs_shared_fail(&source_of(tx)->shared, -ECANCELED, RM_REASON_CANCELLED,
+                         "the data channels were shut down at the source");
+}
+
+/* ---- connecting ---- */
+
+/* FALSE when there is none left. */
+static gboolean handle_event(Source *source)
+{
+    struct rdma_cm_event *event;
+    if (rdma_get_cm_event(source->events, &event) != 0)
+        return FALSE;
+    enum rdma_cm_event_type type = event->event;
+    rdma_ack_cm_event(event);
+    if (type == RDMA_CM_EVENT_DISCONNECTED)
+        rm_verbs_shared_fail(&source->shared, -EPIPE, RM_REASON_PEER_LOST,
+                             "the destination closed the data channels; its log says why");
+    else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL)
+        rm_verbs_shared_fail(&source->shared, -ENODEV, RM_REASON_TRANSPORT, "the RDMA device of this host has been removed");
+    return TRUE;
+}
+
+static void *event_thread(void *data)
+{
+    Source *source = data;
+    struct pollfd fds[] = {{.fd = source->events->fd, .events = POLLIN}, {.fd = source->quit_fd, .events = POLLIN}};
+    while (fds[1].revents == 0) {
+        if (poll(fds, G_N_ELEMENTS(fds), -1) < 0)
+            fds[0].revents = fds[1].revents = 0; /* EINTR; nothing else can be wrong with these two */
+        while (fds[0].revents != 0 && handle_event(source))
+            ;
+    }
+    return NULL;
+}
+
+static gboolean connect_channel(Source *source, RmVerbsConnector *connector, unsigned index, GError **error)
+{
+    Channel *channel = &source->channels[index];
+    RmVerbsPath path;
+    if (!rm_verbs_connect(connector, index, &channel->writer.qp, &path, error))
+        return FALSE;
+    g_message("data channel %u: %s", index, path.text);
+    rm_verbs_writer_init(&channel->writer, &source->shared, index);
+    channel->writer.mtu = path.mtu;
+    channel->writer.overhead = path.overhead;
+    channel->next_round = 1;
+    channel->connected = TRUE;
+    rm_verbs_path_clear(&path);
+    return TRUE;
+}
+
+static gboolean open_events(Source *source, GError **error)
+{
+    source->events = rdma_create_event_channel();
+    if (source->events != NULL && source->quit_fd >= 0 && source->shared.wake_fd >= 0 &&
+        fcntl(source->events->fd, F_SETFL, fcntl(source->events->fd, F_GETFL) | O_NONBLOCK) == 0)
+        return TRUE;
+    return rm_set_errno(error, RM_REASON_TRANSPORT_UNAVAILABLE, errno, "rdma_cm cannot be used");
+}
+
+static gboolean connect_all(Source *source, const RmTxParams *params, GError **error)
+{
+    RmVerbsConnector connector = {params, &source->shared, source->events, {0}};
+    gboolean ok = rm_verbs_wish_parse(&connector.wish, params->device, params->gid_index, error);
+    for (unsigned i = 0; ok && i < params->channels; i++)
+        ok = connect_channel(source, &connector, i, error);
+    rm_verbs_wish_clear(&connector.wish);
+    return ok;
+}
+
+static void on_cancelled(GCancellable *cancellable, Source *source)
+{
+    rm_verbs_shared_fail(&source->shared, -ECANCELED, RM_REASON_CANCELLED, "cancelled while connecting the data channels");
+}
+
+static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable *cancellable, GError **error)
+{
+    Source *source = source_of(tx);
+    g_assert(source->channels == NULL);
+    g_assert(params->channels >= 1 && params->channels <= RM_CHANNELS_MAX && rm_chunk_size_valid(params->chunk_size));
+    source->blocks = rm_block_table_new(params->blocks);
+    source->origins = g_new0(RmVerbsOrigin *, source->blocks->capacity);
+    for (guint i = 0; i < params->blocks->len; i++)
+        source->origins[i] = rm_verbs_origin_new(params->blocks->pdata[i], params->chunk_size);
+    source->chunk_size = params->chunk_size;
+    source->copy = params->copy;
+    source->shared.timeout_ms = params->timeout_ms;
+    source->channels = g_new0(Channel, params->channels);
+    source->n_channels = params->channels;
+
+    if (!open_events(source, error))
+        return FALSE;
+    gulong handler = 0;
+    if (cancellable != NULL)
+        handler = g_cancellable_connect(cancellable, G_CALLBACK(on_cancelled), source, NULL);
+    gboolean ok = connect_all(source, params, error);
+    g_cancellable_disconnect(cancellable, handler);
+    if (ok)
+        source->thread = g_thread_try_new("rm-rdma-cm", event_thread, source, error);
+    return source->thread != NULL;
+}
+
+static void source_add_block(RmTx *tx, RmBlock *block)
+{
+    Source *source = source_of(tx);
+    /* Written before the count that lets other threads see it. */
+    source->origins[source->blocks->count] = rm_verbs_origin_new(block, source->chunk_size);
+    rm_block_table_add(source->blocks, block);
+}
+
+static int source_registered(RmTx *tx, uint32_t block, const RmRegion *regions, unsigned n)
+{
+    Source *source = source_of(tx);
+    if (rm_block_table_get(source->blocks, block) != NULL && rm_verbs_origin_add(source->origins[block], regions, n))
+        return 0;
+    return rm_verbs_shared_fail(&source->shared, -EPROTO, RM_REASON_PROTOCOL,
+                                "the destination registered memory that is not within one chunk of a block");
+}
+
+/* ---- the data path ---- */
+
+static int misuse(Source *source, unsigned index, const char *problem)
+{
+    return rm_verbs_shared_fail(&source->shared, -EINVAL, RM_REASON_INTERNAL, "data channel %u: this daemon tried a bad write: %s",
+                                index, problem);
+}
+
+/* NULL and a failure if the channel can't be used at all. */
+static Channel *get_channel(Source *source, unsigned index, int *ret_code)
+{
+    *ret_code = rm_failure_code(&source->shared.failure);
+    if (*ret_code < 0)
+        return NULL;
+    if (index >= source->n_channels || !source->channels[index].connected) {
+        *ret_code = misuse(source, index, "no such channel");
+        return NULL;
+    }
+    return &source->channels[index];
+}
+
+/* What is wrong with a post, or NULL: the same that the tcp transport looks at. */
+static const char *check_post(const Source *source, const Channel *channel, unsigned index, uint32_t block, const RmRun *runs,
+                              unsigned n)
+{
+    RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
+    RmTcpHeader header = {.op = RM_TCP_OP_WRITE, .block = block, .n = n};
+    uint64_t total = 0;
+    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
+        total += runs[i].length;
+    header.total = (uint32_t)MIN(total, G_MAXUINT32);
+    const char *problem = rm_tcp_header_check(&header, &limits);
+    return problem != NULL ? problem : rm_tcp_runs_check(&header, runs, &limits);
+}
+
+/* Where to read the chunk from: a registration, or NULL for copies. */
+static struct ibv_mr *local_region(Source *source, Channel *channel, uint32_t block, uint64_t chunk)
+{
+    g_autoptr(GError) problem = NULL;
+    if (source->copy)
+        return NULL;
+    struct ibv_mr *mr = rm_verbs_origin_mr(source->origins[block], chunk, channel->next_round, &source->regions,
+                                           channel->writer.qp.pd, &channel->writer.qp.limits, &problem);
+    if (problem != NULL && !g_atomic_int_get(&source->told)) {
+        g_atomic_int_set(&source->told, TRUE);
+        g_warning("%s. Guest memory is copied before it is sent, which costs time", problem->message);
+    }
+    return mr;
+}
+
+static int write_run(Source *source, Channel *channel, unsigned index, uint32_t block_index, const RmRun *run,
+                     const struct ibv_mr *mr)
+{
+    const RmBlock *block = rm_block_table_get(source->blocks, block_index);
+    uint64_t offset = run->offset, end = run->offset + run->length;
+    while (offset < end) {
+        RmRegion region;
+        if (!rm_verbs_origin_find(source->origins[block_index], offset, &region))
+            return misuse(source, index, "the destination has not registered it");
+        uint64_t length = MIN(end, region.offset + region.length) - offset;
+        int code = mr != NULL ? rm_verbs_writer_write(&channel->writer, block->map + offset, mr->lkey, offset, region.key, length)
+                              : rm_verbs_writer_copy(&channel->writer, block->map + offset, offset, region.key, length);
+        if (code < 0)
+            return code;
+        offset += length;
+    }
+    return 0;
+}
+
+static int source_post(RmTx *tx, unsigned index, uint32_t block, const RmRun *runs, unsigned n)
+{
+    Source *source = source_of(tx);
+    int code;
+    Channel *channel = get_channel(source, index, &code);
+    if (channel == NULL)
+        return code;
+    const char *problem = check_post(source, channel, index, block, runs, n);
+    if (problem != NULL)
+        return misuse(source, index, problem);
+    code = rm_verbs_writer_reap(&channel->writer);
+    const struct ibv_mr *mr = code == 0 ? local_region(source, channel, block, runs[0].offset / source->chunk_size) : NULL;
+    for (unsigned i = 0; i < n && code == 0; i++)
+        code = write_run(source, channel, index, block, &runs[i], mr);
+    return code == 0 ? rm_verbs_writer_flush(&channel->writer) : code;
+}
+
+static int source_end_round(RmTx *tx, unsigned index, uint32_t round)
+{
+    Source *source = source_of(tx);
+    int code;
+    Channel *channel = get_channel(source, index, &code);
+    if (channel == NULL)
+        return code;
+    if (round != channel->next_round)
+        return misuse(source, index, "end of another round than the current one");
+    code = rm_verbs_writer_end_round(&channel->writer, round);
+    if (code == 0)
+        channel->next_round++;
+    return code;
+}
+
+static gboolean source_error(RmTx *tx, GError **error)
+{
+    return rm_failure_get(&source_of(tx)->shared.failure, error);
+}
+
+static uint64_t source_wire_bytes(RmTx *tx)
+{
+    return __atomic_load_n(&source_of(tx)->shared.wire_bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- the end ---- */
+
+static void end_event_thread(Source *source)
+{
+    uint64_t one = 1;
+    (void)!write(source->quit_fd, &one, sizeof one);
+    if (source->thread != NULL)
+        g_thread_join(source->thread);
+}
+
+/* Queue pairs before the memory that they read, and that before the rest. */
+static void source_free(RmTx *tx)
+{
+    Source *source = source_of(tx);
+    end_event_thread(source);
+    for (unsigned i = 0; i < source->n_channels; i++)
+        rm_verbs_qp_break(&source->channels[i].writer.qp);
+    for (unsigned i = 0; source->blocks != NULL && i < source->blocks->count; i++)
+        rm_verbs_origin_free(source->origins[i], &source->regions);
+    for (unsigned i = 0; i < source->n_channels; i++) {
+        rm_verbs_writer_clear(&source->channels[i].writer);
+        rm_verbs_qp_clear(&source->channels[i].writer.qp);
+    }
+    if (source->events != NULL)
+        rdma_destroy_event_channel(source->events);
+    close(source->quit_fd);
+    close(source->shared.wake_fd);
+    rm_failure_clear(&source->shared.failure);
+    rm_block_table_free(source->blocks);
+    g_free(source->origins);
+    g_free(source->channels);
+    g_free(source);
+}
+
+static const RmTxOps source_ops = {
+    .name = "rdma",
+    .connect = source_connect,
+    .add_block = source_add_block,
+    .registered = source_registered,
+    .post = source_post,
+    .end_round = source_end_round,
+    .abort = source_abort,
+    .error = source_error,
+    .wire_bytes = source_wire_bytes,
+    .free = source_free,
+};
+
+RmTx *rm_verbs_source_new(void)
+{
+    Source *source = g_new0(Source, 1);
+    source->base.ops = &source_ops;
+    rm_failure_init(&source->shared.failure);
+    source->shared.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    source->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return &source->base;
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Migrations over an RDMA device of this host: what test-rdma-migrate.py runs in the VM, or natively.
+
+    tests/vm/cases.py [NAME-OR-PART-OF-IT]...
+
+The environment is that of tests/integration/lib.py: RDMAMIG_TEST_TRANSPORT and RDMAMIG_TEST_ADDRESS say what is tested;
+RDMAMIG_TEST_DEVICE, the device's name, is passed on. Guests are small: under emulation in emulation a guest dirties some
+10 MiB a second, and the device moves 20 to 80.
+"""
+import itertools
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+
+import lib  # noqa: E402
+from lib import MIB, Case, Send  # noqa: E402
+
+RDMA = lib.TRANSPORT == "rdma"
+DEVICE = ["--rdma-device", os.environ["RDMAMIG_TEST_DEVICE"]] if RDMA and "RDMAMIG_TEST_DEVICE" in os.environ else []
+PINS = ("lazy", "all")
+CHUNKS = ("1M", "64M", "1G")
+FILLED = 32  # MiB of random bytes that only the first round moves
+# The guest may write faster than the device moves: how long it stands still is not the matter here.
+LIMIT = ["--downtime-limit", "20000"]
+
+
+class MoveCase(Case):
+    def move_one(self, *options, dirtied=8, rams=(128,)):
+        """A guest that writes to `dirtied` MiB for as long as it runs moves, and every page is compared."""
+        source, target, daemon = self.pair(*DEVICE, rams=rams, guest={"last": (1 + dirtied) * MIB})
+        source.rams[0].fill(rams[0] - FILLED, FILLED)
+        result = self.move(source, target, daemon, *LIMIT, *DEVICE, *options)
+        self.assertEqual(target.parameter("faults"), 0)
+        # Two sweeps at least: it did write while it moved.
+        self.assertGreater(target.parameter("sweeps"), 1)
+        if lib.TRANSPORT:
+            self.assertEqual(result["transport"], lib.TRANSPORT)
+        metrics = result["metrics"]
+        print(f"# {' '.join(options)}: {metrics['total_ms']:.0f} ms, down {metrics['downtime_ms']:.0f} ms", flush=True)
+        return result
+
+
+class Matrix(MoveCase):
+    """One test for each chunk size, number of channels and, where there are registrations, way to pin; half of them, in
+    which each two values meet, unless RDMAMIG_TEST_FULL is set."""
+
+
+def _add_matrix():
+    for pin, chunk, channels in itertools.product(PINS, CHUNKS, (1, 2)):
+        if pin == "all" and not RDMA:
+            continue
+        half = (PINS.index(pin) + CHUNKS.index(chunk) + channels) % 2 == 1
+        if RDMA and half and not os.environ.get("RDMAMIG_TEST_FULL"):
+            continue
+
+        def test(self, pin=pin, chunk=chunk, channels=channels):
+            self.move_one("--chunk-size", chunk, "--channels", str(channels), *(["--pin", pin] if RDMA else []))
+        setattr(Matrix, f"test_pin_{pin}_chunk_{chunk}_channels_{channels}", test)
+
+
+_add_matrix()
+
+
+class Shapes(MoveCase):
+    def test_100_mib_dirtied(self):
+        self.move_one(dirtied=100, rams=(160,))
+
+    def test_two_blocks(self):
+        self.move_one(rams=(96, 64))
+
+    def test_sparse_4_gib(self):
+        """Neither side grows by what nobody wrote."""
+        source, target, daemon = self.pair(*DEVICE, rams=(4096,), guest={"last": 9 * MIB})
+        for at in (300, 1025, 4095):
+            source.rams[0].fill(at, 1)
+        before = source.rams[0].used()
+        self.send(source, daemon, "--suspend", "--keep-source", *LIMIT, *DEVICE)
+        bound = before + 2 * MIB
+        self.assertLess(source.rams[0].used(), bound)
+        self.assertLess(target.rams[0].used(), bound)
+        self.assert_equal_memory(source, target)
+        target.qmp("cont")
+        target.assert_runs()
+        self.assert_counted_on(source, target)
+
+    def test_chunk_size_does_not_change_what_is_sent(self):
+        """A guest that stands still: the same bytes whatever the chunk size."""
+        sent = set()
+        for chunk in CHUNKS:
+            source, target, daemon = self.pair(*DEVICE, rams=(96,), guest={"mode": 0})
+            source.rams[0].fill(40, 16)
+            source.qmp("stop")
+            self.send(source, daemon, "--keep-source", "--chunk-size", chunk, *DEVICE)
+            self.assert_equal_memory(source, target)
+            sent.add(self.last_send.finish()[1]["metrics"]["sent_bytes"])
+            for process in (source, target, daemon):
+                process.kill()
+        self.assertEqual(len(sent), 1, sent)
+
+    def test_cancelled_then_moved(self):
+        """A cancelled migration leaves the guest running and both sides fit for the next."""
+        source, target, daemon = self.pair(*DEVICE, rams=(128,), guest={"last": 9 * MIB})
+        send = Send(self, source, daemon, "--max-bandwidth", "4M", *DEVICE)
+        send.wait_precopy()
+        send.kill(2)
+        self.assertEqual(send.finish()[0], lib.CANCELLED)
+        source.assert_runs()
+        source.assert_left_alone()
+        self.move(source, target, daemon, *LIMIT, *DEVICE)
+
+
+if __name__ == "__main__":
+    sys.exit(lib.run())
