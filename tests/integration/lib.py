@@ -12,6 +12,7 @@ Environment: RDMAMIG_BUILD the build folder (default: build), RDMAMIG_QEMU_7 and
 RDMAMIG_TEST_TRANSPORT (tcp, rdma) and RDMAMIG_TEST_ADDRESS, an address of this host, for every migration that does not
 choose by itself (tests/vm); RDMAMIG_TEST_PATIENCE a factor for hosts that are slow.
 """
+import contextlib
 import ctypes
 import errno
 import functools
@@ -222,7 +223,8 @@ class Qmp:
                 return reply["return"]
 
     def close(self):
-        self.stream.close()
+        with contextlib.suppress(OSError):  # what was left to write when QEMU ended
+            self.stream.close()
         self.socket.close()
 
 
