@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+os.environ.setdefault("RDMAMIG_TEST_PATIENCE", "3")
 
 import lib  # noqa: E402
 import vm as harness  # noqa: E402
