@@ -414,7 +414,9 @@ static gboolean step(FakeQp *qp)
     gboolean moved;
     if (qp->broken || fake_verbs_knobs.stalled)
         return FALSE;
-    if (g_rand_boolean(fake_fabric.rand))
+    /* The further placement lags behind, the more it takes a barrier at the receiver. */
+    if (fake_verbs_knobs.iwarp ? g_rand_int_range(fake_fabric.rand, 0, 16) != 0
+                               : g_rand_boolean(fake_fabric.rand))
         moved = complete_next(qp) || land_any(qp);
     else
         moved = land_any(qp) || complete_next(qp);
