@@ -26,7 +26,7 @@ done
 builddir=$root/build-test
 need_root
 # shellcheck disable=SC2086
-install $BUILD_PACKAGES $GUEST_PACKAGES $TEST_PACKAGES
+install $BUILD_PACKAGES $GUEST_PACKAGES $TEST_PACKAGES $VM_PACKAGES
 say "building in $builddir"
 build "$builddir" -Dfaults=true -Dwerror=true
 

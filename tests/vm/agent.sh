@@ -4,7 +4,7 @@
 # host (a virtio-serial port), which runs the commands that come in.
 #
 # A channel's first line is "ready" or "failed: WHY". A request is one line, "TOKEN SCRIPT" with the script in base64. The
-# answer is the script's output as it comes, and "\nTOKEN STATUS\n": the token is random, so no output ends too early. The
+# answer is the script's output as it comes, and "TOKEN STATUS\n": the token is random, so no output ends too early. The
 # script is the leader of a session of its own, which is killed as soon as the script ends.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 b=/run/vm/busybox
@@ -57,7 +57,7 @@ serve() { # DEVICE GREETING
             echo $? >"$job.status"
             kill_session "$($b cat "$job.pid")"
         } 2>&1 3>&- | $b cat >&3
-        printf '\n%s %s\n' "$token" "$($b cat "$job.status")" >&3
+        printf '%s %s\n' "$token" "$($b cat "$job.status")" >&3
     done
 }
 

@@ -87,7 +87,7 @@ class Command:
         self.thread.start()
 
     def _read(self):
-        marker = b"\n" + self.token.encode() + b" "
+        marker = self.token.encode() + b" "
         pending = b""
         while True:
             try:
