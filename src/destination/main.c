@@ -22,8 +22,8 @@ static gboolean on_stopped(gpointer loop)
     return G_SOURCE_REMOVE;
 }
 
-/* The main loop goes on while sessions end: it reaps what --exec started. It may not have begun to when this is done, and
- * would not notice a quit before that: hence by a source. */
+/* The main loop goes on while sessions end: it reaps what --exec started. It may not have begun to when this
+ * is done, and would not notice a quit before that: hence by a source. */
 static gpointer stop_main(gpointer data)
 {
     gpointer *both = data;

@@ -296,10 +296,12 @@ gboolean rm_blocks_claim(GPtrArray *blocks, GError **error)
         if (is_claimed(blocks, i, block) || flock(block->fd, LOCK_EX | LOCK_NB) == 0)
             continue;
         if (errno == EWOULDBLOCK)
-            return rm_fail(error, RM_REASON_GUEST_BUSY,
-                           "RAM block %s: another session receives into its file; start a QEMU for each guest",
-                           block->name);
-        return rm_set_errno(error, RM_REASON_INTERNAL, errno, "RAM block %s: cannot lock its file", block->name);
+            return rm_fail(
+                error, RM_REASON_GUEST_BUSY,
+                "RAM block %s: another session receives into its file; start a QEMU for each guest",
+                block->name);
+        return rm_set_errno(error, RM_REASON_INTERNAL, errno, "RAM block %s: cannot lock its file",
+                            block->name);
     }
     return TRUE;
 }
