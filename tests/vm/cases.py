@@ -10,7 +10,9 @@ RDMAMIG_TEST_DEVICE, the device's name, is passed on. Guests are small: under em
 """
 import itertools
 import os
+import subprocess
 import sys
+import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
@@ -110,6 +112,17 @@ class Shapes(MoveCase):
         source.assert_runs()
         source.assert_left_alone()
         self.move(source, target, daemon, *LIMIT, *DEVICE)
+
+
+@unittest.skipUnless(RDMA, "not over rdma")
+class Transport(unittest.TestCase):
+    def test_transport_alone(self):
+        """The cases of tests/unit/transport/verbs, here over the real libraries and a device."""
+        program = lib.BUILD / "tests/unit/transport/verbs/transport-test-verbs-real"
+        done = subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=2 * lib.PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stdout[-4000:])
+        self.assertNotIn("# SKIP", done.stdout)
 
 
 if __name__ == "__main__":

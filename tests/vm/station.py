@@ -38,8 +38,9 @@ def run_qemu(folder, mib, dirtied=None):
     guest = {"last": (1 + int(dirtied)) * MIB} if dirtied else None
     qemu = lib.Qemu(Station(folder), "guest", incoming=not dirtied, rams=(int(mib),), guest=guest)
     if dirtied:
-        qemu.rams[0].fill(int(mib) - 32, 32)
+        # Its BIOS runs at the top of memory, so not before it is through.
         qemu.wait_letters()
+        qemu.rams[0].fill(int(mib) - 32, 32)
     qemu.qmp.close()
     print("up", flush=True)
     return qemu.popen.wait()

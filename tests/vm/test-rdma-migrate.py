@@ -15,7 +15,7 @@ from pathlib import Path
 import vm as harness
 
 CASES = Path(__file__).resolve().with_name("cases.py")
-TIMEOUT = 840  # s
+TIMEOUT = 2340 if "RDMAMIG_TEST_FULL" in os.environ else 1140  # s
 
 
 def skip(reason):
@@ -45,7 +45,8 @@ def main():
     try:
         with harness.Vm() as vm:
             print(f"# up after {vm.boot_seconds:.1f} s", flush=True)
-            environment |= {"RDMAMIG_TEST_ADDRESS": vm.address, "RDMAMIG_TEST_DEVICE": "rxe0", "RDMAMIG_TEST_PATIENCE": "3"}
+            environment |= {"RDMAMIG_TEST_ADDRESS": vm.address, "RDMAMIG_TEST_DEVICE": "rxe0",
+                            "RDMAMIG_TEST_PATIENCE": os.environ.get("RDMAMIG_TEST_PATIENCE", "3")}
             return vm.run(command, env=environment, timeout=TIMEOUT, sink=harness.to_stdout)[0]
     except harness.Unavailable as reason:
         return skip(reason)

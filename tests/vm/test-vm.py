@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The VM itself (vm.py): commands, their output and end, the RDMA device, the cable between two."""
+import os
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+os.environ.setdefault("RDMAMIG_TEST_PATIENCE", "3")
 
 import lib  # noqa: E402
 import vm as harness  # noqa: E402

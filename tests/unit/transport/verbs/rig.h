@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A source and a destination of the rdma transport in one process, with the sender's part in between: it asks for what it
- * is going to write. Over the fake provider, or a real device: then RDMAMIG_TEST_ADDRESS is its address.
+ * A source and a destination of the rdma transport in one process, with the sender's part in between: it asks
+ * for what it is going to write. Over the fake provider, or a real device: then RDMAMIG_TEST_ADDRESS is its
+ * address.
  */
 #pragma once
 
@@ -25,12 +26,12 @@ typedef struct {
     uint64_t chunk_size;
     unsigned timeout_ms;
     gboolean copy;
-    gboolean sparse;      /* the source's blocks begin as holes */
-    const char *device;   /* the source's wish */
+    gboolean sparse;    /* the source's blocks begin as holes */
+    const char *device; /* the source's wish */
     int gid_index;
-    const char *from;     /* --data-source */
-    const char *host;     /* NULL: the device's */
-    uint64_t sizes[4];    /* of the blocks; ends with 0 */
+    const char *from;  /* --data-source */
+    const char *host;  /* NULL: the device's */
+    uint64_t sizes[4]; /* of the blocks; ends with 0 */
 } RigParams;
 
 typedef struct {
@@ -123,8 +124,8 @@ static inline gboolean rig_start(Rig *rig, GError **error)
     return rig->rx->ops->start(rig->rx, &params, error);
 }
 
-static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYTES], unsigned channels, GCancellable *cancellable,
-                                      RmTx **ret_tx, GError **error)
+static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYTES], unsigned channels,
+                                      GCancellable *cancellable, RmTx **ret_tx, GError **error)
 {
     json_object *address = rig->rx->ops->offer(rig->rx);
     RmTxParams params = {.channels = channels,
@@ -187,12 +188,14 @@ static inline unsigned rig_channel(Rig *rig, uint32_t block, uint64_t offset)
 }
 
 /* What the far side answers to a request for the runs; they lie in one chunk. */
-static inline gboolean rig_ask(Rig *rig, uint32_t block, const RmRun *runs, unsigned n, GArray *answer, GError **error)
+static inline gboolean rig_ask(Rig *rig, uint32_t block, const RmRun *runs, unsigned n, GArray *answer,
+                               GError **error)
 {
     g_autofree RmExtent *extents = g_new(RmExtent, n);
     for (unsigned i = 0; i < n; i++)
         extents[i] = (RmExtent){runs[i].offset, runs[i].offset + runs[i].length};
-    return rig->rx->ops->register_chunk(rig->rx, block, runs[0].offset / rig->params.chunk_size, extents, n, answer, error);
+    return rig->rx->ops->register_chunk(rig->rx, block, runs[0].offset / rig->params.chunk_size, extents, n,
+                                        answer, error);
 }
 
 static inline gboolean rig_register(Rig *rig, uint32_t block, const RmRun *runs, unsigned n, GError **error)
@@ -200,7 +203,9 @@ static inline gboolean rig_register(Rig *rig, uint32_t block, const RmRun *runs,
     g_autoptr(GArray) answer = g_array_new(FALSE, FALSE, sizeof(RmRegion));
     if (!rig_ask(rig, block, runs, n, answer, error))
         return FALSE;
-    g_assert_cmpint(rig->tx->ops->registered(rig->tx, block, (const RmRegion *)(const void *)answer->data, answer->len), ==, 0);
+    g_assert_cmpint(
+        rig->tx->ops->registered(rig->tx, block, (const RmRegion *)(const void *)answer->data, answer->len),
+        ==, 0);
     return TRUE;
 }
 
@@ -247,7 +252,7 @@ static inline void rig_assert_failed(Rig *rig, RmReason reason, const char *patt
         g_assert_cmpstr(error->message, ==, pattern);
 }
 
-#define rig_assert_equal(rig, block)                                                                                             \
+#define rig_assert_equal(rig, block)                                                                         \
     g_assert_true(memcmp(rig_from(rig, block)->map, rig_to(rig, block)->map, rig_from(rig, block)->size) == 0)
 
 /* Changes random runs of a block and posts just these, a chunk at a time. Returns the bytes posted. */
@@ -259,7 +264,8 @@ static inline uint64_t rig_change(Rig *rig, uint32_t index)
         uint64_t end = chunk * chunk_size + rm_chunk_length(block, chunk_size, chunk), total = 0;
         RmRun runs[RM_RUNS_MAX];
         unsigned n = 0;
-        for (uint64_t at = chunk * chunk_size + PAGES(g_test_rand_int_range(0, 40)); at < end && n < RM_RUNS_MAX;) {
+        for (uint64_t at = chunk * chunk_size + PAGES(g_test_rand_int_range(0, 40));
+             at < end && n < RM_RUNS_MAX;) {
             uint64_t wish = PAGES(g_test_rand_int_range(1, 12)), length = MIN(wish, end - at);
             if (total + length > RM_POST_BYTES_MAX)
                 break;
