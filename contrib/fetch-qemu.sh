@@ -39,13 +39,13 @@ fetch_unpack qemu-system-x86/$suite qemu-system-common/$suite qemu-system-data/$
 # Libraries that neither the host nor what is unpacked has: found by the linker's own words, one layer at a time.
 root_libs=$work/root/usr/lib/x86_64-linux-gnu:$work/root/lib/x86_64-linux-gnu
 for _ in 1 2 3 4 5 6; do
-    missing=$(LD_LIBRARY_PATH=$root_libs ldd "$work/root/usr/bin/qemu-system-x86_64" |
+    lacking=$(LD_LIBRARY_PATH=$root_libs ldd "$work/root/usr/bin/qemu-system-x86_64" |
         sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | sort -u)
-    [ -n "$missing" ] || break
+    [ -n "$lacking" ] || break
     depends=$(apt_run apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
         --no-replaces --no-enhances "qemu-system-x86/$suite" 2>/dev/null | grep -E '^lib[a-z0-9.+-]+$' | sort -u)
     packages=()
-    for library in $missing; do
+    for library in $lacking; do
         # libfoo.so.1 is in libfoo1, libfoo-1.2.so.3 in libfoo-1.2-3 (Debian policy 8.1), give or take a t64.
         stem=$(echo "$library" | sed 's/\.so\./ /; s/\.so$//' | tr '[:upper:]_' '[:lower:]-')
         read -r name number <<<"$stem"
