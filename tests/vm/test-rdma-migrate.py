@@ -44,10 +44,12 @@ def main():
         os.execve(sys.executable, command, {**os.environ, **environment, "RDMAMIG_TEST_ADDRESS": address})
     try:
         with harness.Vm() as vm:
-            print(f"# up after {vm.boot_seconds:.1f} s", flush=True)
             environment |= {"RDMAMIG_TEST_ADDRESS": vm.address, "RDMAMIG_TEST_DEVICE": "rxe0",
                             "RDMAMIG_TEST_PATIENCE": os.environ.get("RDMAMIG_TEST_PATIENCE", "3")}
-            return vm.run(command, env=environment, timeout=TIMEOUT, sink=harness.to_stdout)[0]
+            status = vm.run(command, env=environment, timeout=TIMEOUT, sink=harness.to_stdout)[0]
+            # Not before: TAP's version must be the first line.
+            print(f"# the VM was up after {vm.boot_seconds:.1f} s", flush=True)
+            return status
     except harness.Unavailable as reason:
         return skip(reason)
 
