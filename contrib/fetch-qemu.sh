@@ -17,7 +17,7 @@ export me=fetch-qemu
 . "$(dirname "$0")/lib.sh"
 
 [ $# -eq 1 ] || fail "usage: fetch-qemu.sh DEST"
-dest=$1
+dest=$(realpath -m "$1")
 binary=$dest/usr/bin/qemu-system-x86_64
 libs=$dest/usr/lib/x86_64-linux-gnu:$dest/lib/x86_64-linux-gnu
 
@@ -34,28 +34,14 @@ trap 'rm -rf "$work"' EXIT
 # The main archive as well: libraries that the host lacks come from there.
 suite=bookworm-backports
 private_apt "$work" $suite bookworm
-fetch_unpack qemu-system-x86/$suite qemu-system-common/$suite qemu-system-data/$suite
 
-# Libraries that neither the host nor what is unpacked has: found by the linker's own words, one layer at a time.
-root_libs=$work/root/usr/lib/x86_64-linux-gnu:$work/root/lib/x86_64-linux-gnu
-for _ in 1 2 3 4 5 6; do
-    lacking=$(LD_LIBRARY_PATH=$root_libs ldd "$work/root/usr/bin/qemu-system-x86_64" |
-        sed -n 's/^[[:space:]]*\([^ ]*\) => not found$/\1/p' | sort -u)
-    [ -n "$lacking" ] || break
-    depends=$(apt_run apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks \
-        --no-replaces --no-enhances "qemu-system-x86/$suite" 2>/dev/null | grep -E '^lib[a-z0-9.+-]+$' | sort -u)
-    packages=()
-    for library in $lacking; do
-        # libfoo.so.1 is in libfoo1, libfoo-1.2.so.3 in libfoo-1.2-3 (Debian policy 8.1), give or take a t64.
-        stem=$(echo "$library" | sed 's/\.so\./ /; s/\.so$//' | tr '[:upper:]_' '[:lower:]-')
-        read -r name number <<<"$stem"
-        case $name in *[0-9]) name=$name-$number ;; *) name=$name$number ;; esac
-        package=$(grep -xE "${name//./\\.}(t64)?" <<<"$depends" | head -n 1)
-        [ -n "$package" ] || fail "no package found for $library, which QEMU needs"
-        packages+=("$package")
-    done
-    fetch_unpack "${packages[@]}"
-done
+# apt itself works out which packages an installation would bring here, these and the libraries that the host lacks; that
+# is only asked, and the answer fetched.
+mapfile -t packages < <(apt_run apt-get install -s --reinstall -t $suite -o Debug::NoLocking=1 --no-install-recommends \
+    qemu-system-x86 qemu-system-common qemu-system-data |
+    sed -n 's/^Inst \([^ ]*\) \(\[[^]]*\] \)\?(\([^ ]*\) .*/\1=\3/p')
+[[ " ${packages[*]}" == *" qemu-system-x86="* ]] || fail "apt finds no way to bring qemu-system-x86 of $suite here"
+fetch_unpack "${packages[@]}"
 
 rm -rf "$dest"
 mv "$work/root" "$dest"

@@ -90,6 +90,24 @@ RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size
     return block;
 }
 
+static json_object *encode_names(const GPtrArray *names)
+{
+    json_object *list = json_object_new_array();
+    for (guint i = 0; i < names->len; i++)
+        json_object_array_add(list, json_object_new_string(names->pdata[i]));
+    return list;
+}
+
+/* At most 16 names; what is no name is passed over, since it can only be a newer build's. */
+static void decode_names(json_object *list, GPtrArray *names)
+{
+    for (size_t i = 0; i < MIN(json_object_array_length(list), 16); i++) {
+        json_object *name = json_object_array_get_idx(list, i);
+        if (json_object_is_type(name, json_type_string))
+            g_ptr_array_add(names, g_strndup(json_object_get_string(name), RM_NAME_MAX));
+    }
+}
+
 json_object *rm_hello_encode(const RmHello *hello)
 {
     json_object *message = rm_json_message(RM_MSG_HELLO);
@@ -124,10 +142,7 @@ json_object *rm_hello_encode(const RmHello *hello)
     rm_json_add_uint(message, "populated", hello->populated);
     rm_json_add_uint(message, "chunk_size", hello->chunk_size);
     rm_json_add_uint(message, "channels", hello->channels);
-    json_object *transports = json_object_new_array();
-    for (guint i = 0; i < hello->transports->len; i++)
-        json_object_array_add(transports, json_object_new_string(hello->transports->pdata[i]));
-    rm_json_add(message, "transports", transports);
+    rm_json_add(message, "transports", encode_names(hello->transports));
     rm_json_add_bool(message, "dry_run", hello->dry_run);
     return message;
 }
@@ -218,16 +233,18 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
         rm_fail(error, RM_REASON_PROTOCOL, "`session` is not a UUID");
         return NULL;
     }
-    size_t n = MIN(json_object_array_length(transports), 16);
-    for (size_t i = 0; i < n; i++) {
-        json_object *name = json_object_array_get_idx(transports, i);
-        if (json_object_is_type(name, json_type_string))
-            g_ptr_array_add(hello->transports, g_strndup(json_object_get_string(name), RM_NAME_MAX));
-    }
+    decode_names(transports, hello->transports);
     return g_steal_pointer(&hello);
 }
 
 /* ---- accept ---- */
+
+RmAccept *rm_accept_new(void)
+{
+    RmAccept *accept = g_new0(RmAccept, 1);
+    accept->available = g_ptr_array_new_with_free_func(g_free);
+    return accept;
+}
 
 void rm_accept_free(RmAccept *accept)
 {
@@ -237,6 +254,7 @@ void rm_accept_free(RmAccept *accept)
     g_free(accept->token);
     g_free(accept->boot);
     json_object_put(accept->address);
+    g_ptr_array_unref(accept->available);
     g_free(accept);
 }
 
@@ -249,6 +267,7 @@ json_object *rm_accept_encode(const RmAccept *accept)
     rm_json_add_string(message, "transport", accept->transport);
     rm_json_add_string(message, "token", accept->token);
     rm_json_add_string(message, "boot", accept->boot);
+    rm_json_add(message, "available", encode_names(accept->available));
     rm_json_add(message, "address",
                 accept->address != NULL ? json_object_get(accept->address) : json_object_new_object());
     return message;
@@ -256,8 +275,8 @@ json_object *rm_accept_encode(const RmAccept *accept)
 
 RmAccept *rm_accept_decode(json_object *message, GError **error)
 {
-    g_autoptr(RmAccept) accept = g_new0(RmAccept, 1);
-    json_object *address;
+    g_autoptr(RmAccept) accept = rm_accept_new();
+    json_object *address, *available = NULL;
     if (!rm_message_expect(message, RM_MSG_ACCEPT, error) ||
         !rm_json_uint(message, "protocol", &accept->protocol, error) ||
         !rm_json_uint(message, "chunk_size", &accept->chunk_size, error) ||
@@ -268,6 +287,9 @@ RmAccept *rm_accept_decode(json_object *message, GError **error)
         !rm_json_object(message, "address", &address, error))
         return NULL;
     accept->address = json_object_get(address);
+    if (json_object_object_get_ex(message, "available", &available) &&
+        json_object_is_type(available, json_type_array))
+        decode_names(available, accept->available);
     return g_steal_pointer(&accept);
 }
 
@@ -402,12 +424,12 @@ json_object *rm_registered_encode(const GArray *regions)
     return message;
 }
 
-static gboolean check_region(uint64_t page, uint64_t count, uint64_t key, const RmBlock *block, uint64_t chunk_size,
-                             GError **error)
+static gboolean check_region(uint64_t page, uint64_t count, uint64_t key, const RmBlock *block,
+                             uint64_t chunk_size, GError **error)
 {
     uint64_t pages = rm_block_pages(block), chunk_pages = chunk_size / RM_PAGE;
-    if (count > 0 && page < pages && count <= pages - page && page / chunk_pages == (page + count - 1) / chunk_pages &&
-        key <= G_MAXUINT32)
+    if (count > 0 && page < pages && count <= pages - page &&
+        page / chunk_pages == (page + count - 1) / chunk_pages && key <= G_MAXUINT32)
         return TRUE;
     return rm_fail(error, RM_REASON_PROTOCOL, "the destination registered something impossible in block `%s`",
                    block->name);
@@ -427,7 +449,8 @@ GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_
     for (size_t i = 0; i < n; i += 3) {
         uint64_t page, count, key;
         if (!rm_json_array_uint(list, i, &page, error) || !rm_json_array_uint(list, i + 1, &count, error) ||
-            !rm_json_array_uint(list, i + 2, &key, error) || !check_region(page, count, key, block, chunk_size, error))
+            !rm_json_array_uint(list, i + 2, &key, error) ||
+            !check_region(page, count, key, block, chunk_size, error))
             return NULL;
         RmRegion region = {page << RM_PAGE_SHIFT, count << RM_PAGE_SHIFT, (uint32_t)key};
         g_array_append_val(regions, region);

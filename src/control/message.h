@@ -30,6 +30,7 @@
 #define RM_MSG_HELLO "hello"
 #define RM_MSG_ACCEPT "accept"
 #define RM_MSG_REFUSE "refuse"
+#define RM_MSG_TRANSPORT "transport"
 #define RM_MSG_REGISTER "register"
 #define RM_MSG_REGISTERED "registered"
 #define RM_MSG_ROUND_END "round-end"
@@ -73,6 +74,7 @@ typedef struct {
     char *token; /* hexadecimal */
     char *boot;  /* instance of the daemon: fates are known to this one only */
     json_object *address;
+    GPtrArray *available; /* char*: transports that the destination could use, whatever was chosen */
 } RmAccept;
 
 typedef struct {
@@ -104,6 +106,7 @@ typedef enum { RM_FATE_UNKNOWN, RM_FATE_ACTIVE, RM_FATE_ABORTED, RM_FATE_COMMITT
 const char *rm_fate_name(RmFate fate);
 
 void rm_hello_free(RmHello *hello);
+RmAccept *rm_accept_new(void);
 void rm_accept_free(RmAccept *accept);
 void rm_register_free(RmRegister *request);
 void rm_round_end_free(RmRoundEnd *end);

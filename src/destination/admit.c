@@ -29,24 +29,6 @@ char *rm_admit_format_token(const uint8_t token[RM_TOKEN_BYTES])
     return g_string_free(text, FALSE);
 }
 
-static gboolean choose_transport(const RmHello *hello, RmAccept *accept, GError **error)
-{
-    for (guint i = 0; i < hello->transports->len; i++) {
-        const RmTransport *transport = rm_transport_find(hello->transports->pdata[i]);
-        g_autofree char *why = NULL;
-        if (transport == NULL || !transport->available(&why))
-            continue;
-        gboolean tcp = strcmp(transport->name, "tcp") == 0;
-        accept->transport = g_strdup(transport->name);
-        accept->channels = hello->channels != 0 ? hello->channels
-                           : tcp                ? TCP_CHANNELS_DEFAULT
-                                                : RDMA_CHANNELS_DEFAULT;
-        return TRUE;
-    }
-    return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
-                   "none of the source's transports is available here; --transport tcp works everywhere");
-}
-
 gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept,
                         GError **error)
 {
@@ -65,7 +47,30 @@ gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, Rm
     if (hello->channels > RM_CHANNELS_MAX)
         return rm_fail(error, RM_REASON_PROTOCOL, "%" G_GUINT64_FORMAT " channels; at most %d",
                        hello->channels, RM_CHANNELS_MAX);
-    return choose_transport(hello, accept, error);
+    for (guint i = 0; rm_transports[i] != NULL; i++) {
+        g_autofree char *why = NULL;
+        if (rm_transports[i]->available(&why))
+            g_ptr_array_add(accept->available, g_strdup(rm_transports[i]->name));
+    }
+    return TRUE;
+}
+
+gboolean rm_admit_transport(const GPtrArray *offers, const GPtrArray *available, guint *next,
+                            uint64_t channels, RmAccept *accept)
+{
+    while (*next < offers->len) {
+        const char *name = offers->pdata[(*next)++];
+        if (rm_transport_find(name) == NULL ||
+            !g_ptr_array_find_with_equal_func((GPtrArray *)available, name, g_str_equal, NULL))
+            continue;
+        g_free(accept->transport);
+        accept->transport = g_strdup(name);
+        accept->channels = channels != 0              ? channels
+                           : strcmp(name, "tcp") == 0 ? TCP_CHANNELS_DEFAULT
+                                                      : RDMA_CHANNELS_DEFAULT;
+        return TRUE;
+    }
+    return FALSE;
 }
 
 /* ---- the guest ---- */

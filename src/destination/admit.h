@@ -7,10 +7,15 @@
 #include "guest/guest.h"
 #include "transport/transport.h"
 
-/* Fills protocol, chunk_size, channels and transport of `accept`. Reasons version-mismatch, chunk-size,
- * transport-unavailable. */
+/* Fills protocol, chunk_size and available of `accept`. Reasons version-mismatch, chunk-size. */
 gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept,
                         GError **error);
+
+/* The next of the source's offers, from number *next on, that is available here: fills transport and channels
+ * of `accept`
+ * (`channels`: the source's wish, 0 for the default). FALSE if there is none. */
+gboolean rm_admit_transport(const GPtrArray *offers, const GPtrArray *available, guint *next,
+                            uint64_t channels, RmAccept *accept);
 
 /* Compares machine, CPU and RAM blocks with those of the waiting VMM, block by block in order, and looks for
  * memory. Reasons guest-mismatch, same-memory, memory-short: each names the thing and both values. */

@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 
 #define HELLO_WAIT_S 10
-/* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those is no
- * error to GLib, but the end of the process. */
+/* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those
+ * is no error to GLib, but the end of the process. */
 #define CONNECTIONS_MAX 512
 #define FDS_PER_CONNECTION 8
 #define CONNECTIONS_MIN 8
@@ -173,10 +173,11 @@ static gpointer caller_main(gpointer data)
     return NULL;
 }
 
-/* In the main loop. A caller too many is turned away at once, and may come again. GThreadedSocketService would stop
- * accepting instead, and start again from one of its threads, which races with the main loop inside GLib 2.74: it
- * crashed under a flood of connections. */
-static gboolean on_connection(GSocketService *service, GSocketConnection *connection, GObject *source, gpointer data)
+/* In the main loop. A caller too many is turned away at once, and may come again. GThreadedSocketService
+ * would stop accepting instead, and start again from one of its threads, which races with the main loop
+ * inside GLib 2.74: it crashed under a flood of connections. */
+static gboolean on_connection(GSocketService *service, GSocketConnection *connection, GObject *source,
+                              gpointer data)
 {
     RmDaemon *daemon = data;
     g_autoptr(GError) error = NULL;
@@ -194,7 +195,8 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
     }
     g_atomic_int_add(&daemon->connections, -1);
     if (!daemon->full)
-        g_warning("connections are being turned away: %s", error != NULL ? error->message : "there are too many");
+        g_warning("connections are being turned away: %s",
+                  error != NULL ? error->message : "there are too many");
     daemon->full = TRUE;
     g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
     return TRUE;

@@ -16,12 +16,19 @@ static gboolean on_signal(gpointer loop)
     return G_SOURCE_CONTINUE;
 }
 
-/* The main loop goes on while sessions end: it reaps what --exec started. */
+static gboolean on_stopped(gpointer loop)
+{
+    g_main_loop_quit(loop);
+    return G_SOURCE_REMOVE;
+}
+
+/* The main loop goes on while sessions end: it reaps what --exec started. It may not have begun to when this
+ * is done, and would not notice a quit before that: hence by a source. */
 static gpointer stop_main(gpointer data)
 {
     gpointer *both = data;
     rm_daemon_stop(both[0]);
-    g_main_loop_quit(both[1]);
+    g_idle_add(on_stopped, both[1]);
     return NULL;
 }
 
@@ -30,15 +37,15 @@ static int run(const RmListenOptions *options)
     g_autoptr(GError) error = NULL;
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
+    signal(SIGPIPE, SIG_IGN);
+    g_unix_signal_add(SIGINT, on_signal, loop);
+    g_unix_signal_add(SIGTERM, on_signal, loop);
+    g_unix_signal_add(SIGHUP, on_signal, loop); /* a lost terminal must not leave loaded guests behind */
     if (!rm_daemon_listen(daemon, &error)) {
         g_critical("%s", error->message);
         rm_daemon_free(daemon);
         return 1;
     }
-    signal(SIGPIPE, SIG_IGN);
-    g_unix_signal_add(SIGINT, on_signal, loop);
-    g_unix_signal_add(SIGTERM, on_signal, loop);
-    g_unix_signal_add(SIGHUP, on_signal, loop); /* a lost terminal must not leave loaded guests behind */
     g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
     g_main_loop_run(loop);
     g_message("stopping: no new sessions; those before commit are cancelled");

@@ -34,6 +34,10 @@ typedef struct {
     RmBlock *state;
     uint64_t state_length;
     uint64_t chunk_size;
+    RmHello *hello;
+    RmAccept *accept;
+    guint next_offer; /* of hello->transports */
+    gboolean writing; /* the source has begun: no other transport any more */
     RmRx *rx;
     GThreadPool *pool; /* of Registration */
 } Receive;
@@ -73,11 +77,87 @@ static void registration_run(gpointer data, gpointer user_data)
     g_free(registration);
 }
 
+/* ---- the transport ---- */
+
+static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
+{
+    RmRxParams params = {
+        .channels = (unsigned)accept->channels,
+        .blocks = receive->blocks,
+        .chunk_size = accept->chunk_size,
+        .timeout_ms = CHANNELS_TIMEOUT_MS,
+        .port = receive->daemon->port,
+        .data_addresses = receive->daemon->options->data_addresses,
+        .device = receive->daemon->options->rdma_device,
+        .gid_index = receive->daemon->options->gid_index,
+    };
+    memcpy(params.token, receive->entry.token, sizeof params.token);
+    receive->rx = rm_transport_find(accept->transport)->rx_new();
+    if (!receive->rx->ops->start(receive->rx, &params, error)) {
+        g_clear_pointer(&receive->rx, rm_rx_free);
+        return FALSE;
+    }
+    json_object_put(accept->address);
+    accept->address = receive->rx->ops->offer(receive->rx);
+    if (accept->address == NULL) {
+        char **data = receive->daemon->options->data_addresses;
+        accept->address = json_object_new_object();
+        rm_json_add_uint(accept->address, "port", receive->daemon->port);
+        if (data != NULL && data[0] != NULL)
+            rm_json_add_string(accept->address, "host", data[0]);
+    }
+    rm_daemon_set_rx(receive->daemon, &receive->entry, receive->rx);
+    return TRUE;
+}
+
+/* Starts the first of the source's offers, from receive->next_offer on, that can be started here. */
+static gboolean start_transport(Receive *receive, GError **error)
+{
+    RmAccept *accept = receive->accept;
+    g_autoptr(GError) first = NULL;
+    while (rm_admit_transport(receive->hello->transports, accept->available, &receive->next_offer,
+                              receive->hello->channels, accept)) {
+        g_autoptr(GError) problem = NULL;
+        if (receive->hello->dry_run || start_rx(receive, accept, &problem))
+            return TRUE;
+        g_warning("session %s: transport %s: %s", receive->entry.id, accept->transport, problem->message);
+        if (first == NULL)
+            first = g_steal_pointer(&problem);
+    }
+    return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
+                   "none of the source's transports can be used here%s%s; "
+                   "--transport tcp works everywhere",
+                   first != NULL ? ": " : "", first != NULL ? first->message : "");
+}
+
+static void report_accepted(const Receive *receive, const char *peer)
+{
+    const RmAccept *accept = receive->accept;
+    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
+              " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+              receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
+              accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
+}
+
+/* The source cannot reach what was accepted: the next one, before anything was written. */
+static gboolean on_transport(Receive *receive, json_object *message, GError **error)
+{
+    if (receive->writing)
+        return rm_fail(error, RM_REASON_PROTOCOL, "`transport` after the first `register` or `round-end`");
+    rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
+    g_clear_pointer(&receive->rx, rm_rx_free);
+    if (!start_transport(receive, error))
+        return FALSE;
+    report_accepted(receive, "the same source");
+    return rm_control_reply(receive->control, message, rm_accept_encode(receive->accept), error);
+}
+
 /* ---- the requests ---- */
 
 static gboolean on_register(Receive *receive, json_object *message, GError **error)
 {
     uint64_t id;
+    receive->writing = TRUE;
     if (!rm_json_uint(message, "id", &id, error))
         return FALSE;
     RmRegister *decoded = rm_register_decode(message, receive->blocks, receive->chunk_size, error);
@@ -106,6 +186,7 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
 static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
 {
     g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, receive->blocks, error);
+    receive->writing = TRUE;
     if (end == NULL ||
         !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
         !zero_ranges(receive, end->zeroes, error))
@@ -212,7 +293,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     if (receive->phase != PHASE_LOADED)
         return rm_fail(error, RM_REASON_PROTOCOL, "`commit` before `load`");
-    /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the guest. */
+    /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the
+     * guest. */
     RmGuestRun state;
     if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
         return FALSE;
@@ -244,9 +326,10 @@ static const struct {
     Phase phase; /* the only phase in which it may come */
     gboolean (*run)(Receive *receive, json_object *message, GError **error);
 } requests[] = {
-    {RM_MSG_REGISTER, PHASE_RECEIVING, on_register}, {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end},
-    {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},     {RM_MSG_STATE, PHASE_RECEIVING, on_state},
-    {RM_MSG_LOAD, PHASE_RECEIVING, on_load},         {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
+    {RM_MSG_TRANSPORT, PHASE_RECEIVING, on_transport}, {RM_MSG_REGISTER, PHASE_RECEIVING, on_register},
+    {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end}, {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},
+    {RM_MSG_STATE, PHASE_RECEIVING, on_state},         {RM_MSG_LOAD, PHASE_RECEIVING, on_load},
+    {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
 };
 
 static gboolean dispatch(Receive *receive, json_object *message, GError **error)
@@ -268,40 +351,26 @@ static gboolean dispatch(Receive *receive, json_object *message, GError **error)
 
 /* ---- accepting ---- */
 
-static gboolean start_transport(Receive *receive, RmAccept *accept, GError **error)
+/* The waiting VMM, its RAM mapped, compared with the source's, and emptied. */
+static gboolean prepare_guest(Receive *receive, GError **error)
 {
-    RmRxParams params = {
-        .channels = (unsigned)accept->channels,
-        .blocks = receive->blocks,
-        .chunk_size = accept->chunk_size,
-        .timeout_ms = CHANNELS_TIMEOUT_MS,
-        .port = receive->daemon->port,
-        .data_addresses = receive->daemon->options->data_addresses,
-        .device = receive->daemon->options->rdma_device,
-        .gid_index = receive->daemon->options->gid_index,
-    };
-    memcpy(params.token, receive->entry.token, sizeof params.token);
-    receive->rx = rm_transport_find(accept->transport)->rx_new();
-    if (!receive->rx->ops->start(receive->rx, &params, error))
+    const RmHello *hello = receive->hello;
+    if (!rm_find_guest(receive->daemon, hello, receive->entry.cancel, &receive->found, error) ||
+        !receive->found.guest->ops->blocks(receive->found.guest, TRUE, &receive->blocks, error) ||
+        !rm_admit_guest(hello, receive->found.info, receive->blocks, error) ||
+        (!hello->dry_run && !rm_blocks_claim(receive->blocks, error)))
         return FALSE;
-    accept->address = receive->rx->ops->offer(receive->rx);
-    if (accept->address == NULL) {
-        char **data = receive->daemon->options->data_addresses;
-        accept->address = json_object_new_object();
-        rm_json_add_uint(accept->address, "port", receive->daemon->port);
-        if (data != NULL && data[0] != NULL)
-            rm_json_add_string(accept->address, "host", data[0]);
+    for (guint i = 0; i < receive->blocks->len && !hello->dry_run; i++) {
+        if (!rm_block_empty(receive->blocks->pdata[i], error))
+            return FALSE;
     }
-    int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
-    receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
-    rm_daemon_set_rx(receive->daemon, &receive->entry, receive->rx);
     return TRUE;
 }
 
 static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
 {
-    g_autoptr(RmHello) hello = rm_hello_decode(message, error);
-    g_autoptr(RmAccept) accept = g_new0(RmAccept, 1);
+    RmHello *hello = receive->hello = rm_hello_decode(message, error);
+    RmAccept *accept = receive->accept = rm_accept_new();
     if (hello == NULL || !rm_admit_terms(receive->daemon->options, hello, accept, error))
         return FALSE;
     receive->entry.id = g_strdup(hello->session);
@@ -313,22 +382,13 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->added = TRUE;
     if (!hello->dry_run && !rm_fates_begin(receive->daemon->fates, hello->session))
         return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
-    if (!rm_find_guest(receive->daemon, hello, receive->entry.cancel, &receive->found, error) ||
-        !receive->found.guest->ops->blocks(receive->found.guest, TRUE, &receive->blocks, error) ||
-        !rm_admit_guest(hello, receive->found.info, receive->blocks, error))
-        return FALSE;
-    for (guint i = 0; i < receive->blocks->len && !hello->dry_run; i++) {
-        if (!rm_block_empty(receive->blocks->pdata[i], error))
-            return FALSE;
-    }
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_admit_format_token(receive->entry.token);
-    if (!hello->dry_run && !start_transport(receive, accept, error))
+    if (!prepare_guest(receive, error) || !start_transport(receive, error))
         return FALSE;
-    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-              " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
-              hello->session, hello->guest_name, peer, receive->found.path, accept->transport,
-              accept->channels, accept->chunk_size >> 20, hello->dry_run ? ", checks only" : "");
+    int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
+    receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
+    report_accepted(receive, peer);
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
 
@@ -409,6 +469,8 @@ static void receive_clear(Receive *receive)
     rm_control_free(g_steal_pointer(&receive->control));
     rm_rx_free(g_steal_pointer(&receive->rx));
     rm_block_free(receive->state);
+    rm_hello_free(receive->hello);
+    rm_accept_free(receive->accept);
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
     rm_found_clear(receive->daemon, &receive->found);
     if (receive->added)

@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -275,6 +276,34 @@ gboolean rm_block_zero(RmBlock *block, uint64_t offset, uint64_t length, gboolea
     if (punch)
         return punch_hole(block, offset, length, error);
     return short_zero(block, offset, offset + length, error);
+}
+
+/* Several blocks may lie in one file, of which only one can have the lock. */
+static gboolean is_claimed(GPtrArray *blocks, guint n, const RmBlock *block)
+{
+    for (guint i = 0; i < n; i++) {
+        const RmBlock *other = blocks->pdata[i];
+        if (other->dev == block->dev && other->ino == block->ino)
+            return TRUE;
+    }
+    return FALSE;
+}
+
+gboolean rm_blocks_claim(GPtrArray *blocks, GError **error)
+{
+    for (guint i = 0; i < blocks->len; i++) {
+        const RmBlock *block = blocks->pdata[i];
+        if (is_claimed(blocks, i, block) || flock(block->fd, LOCK_EX | LOCK_NB) == 0)
+            continue;
+        if (errno == EWOULDBLOCK)
+            return rm_fail(
+                error, RM_REASON_GUEST_BUSY,
+                "RAM block %s: another session receives into its file; start a QEMU for each guest",
+                block->name);
+        return rm_set_errno(error, RM_REASON_INTERNAL, errno, "RAM block %s: cannot lock its file",
+                            block->name);
+    }
+    return TRUE;
 }
 
 gboolean rm_block_empty(RmBlock *block, GError **error)

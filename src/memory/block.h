@@ -59,6 +59,11 @@ gboolean rm_block_populated(const RmBlock *block, GArray *extents, GError **erro
 /* Bytes allocated to the file (st_blocks). */
 gboolean rm_block_allocated(const RmBlock *block, uint64_t *ret_bytes, GError **error);
 
+/* Claims the blocks' files for writing until the blocks are freed, against every process that claims them so.
+ * The claim is on the file, since one QEMU can be reached by several sockets, and from several daemons.
+ * Reason guest-busy. */
+gboolean rm_blocks_claim(GPtrArray *blocks, GError **error);
+
 /* Makes every byte of the block zero: by punching on tmpfs; on hugetlbfs by zeroing what is populated and not
  * zero, since preallocated huge pages given back might not be had again. Reason internal. */
 gboolean rm_block_empty(RmBlock *block, GError **error);

@@ -81,7 +81,7 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
         if (rm_transports[i]->available(&why))
             g_ptr_array_add(hello->transports, g_strdup(rm_transports[i]->name));
         else
-            g_debug("transport %s: %s", rm_transports[i]->name, why);
+            g_info("transport %s is not offered: %s", rm_transports[i]->name, why);
     }
     if (hello->transports->len == 0)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
@@ -110,9 +110,23 @@ static gboolean check_accept(RmSession *session, const RmHello *hello, GError **
     return TRUE;
 }
 
+/* tcp was taken, and one end could do better: say what would mend it. */
+static void advise(RmSession *session)
+{
+    gboolean here = g_ptr_array_find_with_equal_func(session->hello->transports, "rdma", g_str_equal, NULL);
+    gboolean there = g_ptr_array_find_with_equal_func(session->accept->available, "rdma", g_str_equal, NULL);
+    if (strcmp(session->options->transport, "auto") != 0 || strcmp(session->transport->name, "tcp") != 0 ||
+        here == there)
+        return;
+    g_autofree char *text = g_strdup_printf("RAM travels over tcp: the %s has an RDMA device, the %s none "
+                                            "that is up; name one with --rdma-device there",
+                                            here ? "source" : "destination", here ? "destination" : "source");
+    rm_reporter_warning(session->reporter, RM_REASON_TRANSPORT_UNAVAILABLE, text);
+}
+
 gboolean rm_negotiate(RmSession *session, GError **error)
 {
-    g_autoptr(RmHello) hello = rm_hello_new();
+    RmHello *hello = session->hello = rm_hello_new();
     rm_autojson reply = NULL;
     if (!fill_hello(session, hello, error) ||
         !rm_control_request(session->control, rm_hello_encode(hello), HELLO_TIMEOUT_MS, session->cancel,
@@ -121,6 +135,7 @@ gboolean rm_negotiate(RmSession *session, GError **error)
     session->accept = rm_accept_decode(reply, error);
     if (session->accept == NULL || !check_accept(session, hello, error))
         return FALSE;
+    advise(session);
     if (session->accept->chunk_size != session->options->chunk_size)
         g_message("chunk size %" G_GUINT64_FORMAT " MiB: the destination's maximum",
                   session->accept->chunk_size >> 20);
@@ -138,7 +153,7 @@ static gboolean parse_token(const char *text, uint8_t token[RM_TOKEN_BYTES], GEr
     return ok || rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
 }
 
-gboolean rm_negotiate_data(RmSession *session, GError **error)
+static gboolean connect_tx(RmSession *session, GError **error)
 {
     RmTxParams params = {
         .channels = (unsigned)session->accept->channels,
@@ -154,14 +169,48 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
     if (!parse_token(session->accept->token, params.token, error))
         return FALSE;
     session->tx = session->transport->tx_new();
-    if (!session->tx->ops->connect(session->tx, &params, session->cancel, error))
+    if (session->tx->ops->connect(session->tx, &params, session->cancel, error))
+        return TRUE;
+    g_clear_pointer(&session->tx, rm_tx_free);
+    return FALSE;
+}
+
+/* Asks for the next transport that both ends have, since the accepted one can't be reached from here. */
+static gboolean next_transport(RmSession *session, const GError *problem, GError **error)
+{
+    rm_autojson reply = NULL;
+    g_autofree char *text = NULL;
+    if (!rm_control_request(session->control, rm_json_message(RM_MSG_TRANSPORT), HELLO_TIMEOUT_MS,
+                            session->cancel, &reply, error))
         return FALSE;
+    rm_accept_free(session->accept);
+    session->accept = rm_accept_decode(reply, error);
+    if (session->accept == NULL || !check_accept(session, session->hello, error))
+        return FALSE;
+    text = g_strdup_printf("RAM travels over %s: %s", session->transport->name, problem->message);
+    rm_reporter_warning(session->reporter, rm_error_reason(problem), text);
+    return TRUE;
+}
+
+gboolean rm_negotiate_data(RmSession *session, GError **error)
+{
+    for (guint tries = session->hello->transports->len;; tries--) {
+        g_autoptr(GError) problem = NULL;
+        if (connect_tx(session, &problem))
+            break;
+        /* Without another one, or with the session at its end, the first problem is the one to tell. */
+        if (tries <= 1 || g_cancellable_is_cancelled(session->cancel) ||
+            !next_transport(session, problem, NULL)) {
+            g_propagate_error(error, g_steal_pointer(&problem));
+            return FALSE;
+        }
+    }
     RmSenderParams sender = {
         .tx = session->tx,
         .control = session->control,
         .blocks = session->blocks,
-        .chunk_size = params.chunk_size,
-        .channels = params.channels,
+        .chunk_size = session->accept->chunk_size,
+        .channels = (unsigned)session->accept->channels,
         .max_bandwidth = session->options->max_bandwidth,
     };
     session->sender = rm_sender_new(&sender);

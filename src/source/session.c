@@ -66,6 +66,7 @@ void rm_session_free(RmSession *session)
     rm_tracker_free(session->tracker);
     end_control(session);
     rm_rounds_free(session);
+    rm_hello_free(session->hello);
     rm_accept_free(session->accept);
     g_clear_pointer(&session->blocks, g_ptr_array_unref);
     rm_guest_info_free(session->info);

@@ -50,6 +50,7 @@ typedef struct {
     gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
     RmControl *control;
     gulong lost_handler;
+    RmHello *hello;
     RmAccept *accept;
     const RmTransport *transport;
     RmTracker *tracker;

@@ -36,7 +36,8 @@ void rm_barrier_start(RmBarrier *barrier, unsigned n_channels, unsigned timeout_
 void rm_barrier_arrived(RmBarrier *barrier);
 /* All bytes of `round` on `channel` are in guest memory; the lock hands them over to the waiter. */
 void rm_barrier_reached(RmBarrier *barrier, unsigned channel, uint32_t round);
-/* Ends all waiting, now and later, unless the round awaited has been reached. Also after a failure was set. */
+/* Ends all waiting, now and later, unless the round awaited has been reached. Also after a failure was set.
+ */
 void rm_barrier_stop(RmBarrier *barrier);
 
 /* RmRxOps.wait_round(). Sets the failure itself if the channels do not arrive in time. */

@@ -30,7 +30,7 @@ static inline RmBlock *rm_block_table_get(const RmBlockTable *table, uint32_t in
     return index < __atomic_load_n(&table->count, __ATOMIC_ACQUIRE) ? table->blocks[index] : NULL;
 }
 
-/* The block that a request to register `extents` of `chunk` is about, or NULL with reason protocol if there is
- * no such block or chunk, or an extent does not lie within it. */
-RmBlock *rm_block_table_check_chunk(const RmBlockTable *table, uint64_t chunk_size, uint32_t block, uint64_t chunk,
-                                    const RmExtent *extents, unsigned n, GError **error);
+/* The block that a request to register `extents` of `chunk` is about, or NULL with reason protocol if there
+ * is no such block or chunk, or an extent does not lie within it. */
+RmBlock *rm_block_table_check_chunk(const RmBlockTable *table, uint64_t chunk_size, uint32_t block,
+                                    uint64_t chunk, const RmExtent *extents, unsigned n, GError **error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The fake connection manager. Any address is that of the one device, but for two ranges of documentation: nothing leads to
- * 192.0.2.0/24, and no device of this host has 203.0.113.0/24.
+ * The fake connection manager. Any address is that of the one device, but for two ranges of documentation:
+ * nothing leads to 192.0.2.0/24, and no device of this host has 203.0.113.0/24.
  */
 #include "internal.h"
 
@@ -134,7 +134,8 @@ static FakeId *id_new(struct rdma_event_channel *channel, enum rdma_port_space p
     return id;
 }
 
-int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context, enum rdma_port_space ps)
+int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **ret_id, void *context,
+                   enum rdma_port_space ps)
 {
     fake_verbs_lock();
     *ret_id = &id_new(channel, ps)->id;
@@ -216,12 +217,15 @@ static socklen_t size_of(const struct sockaddr *address)
 /* The first three bytes of an IPv4 address, 0 of any other. */
 static uint32_t network_of(const struct sockaddr *address)
 {
-    return address->sa_family == AF_INET ? g_ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 8 : 0;
+    return address->sa_family == AF_INET
+               ? g_ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 8
+               : 0;
 }
 
 static uint16_t *port_of(struct sockaddr *address)
 {
-    return address->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)address)->sin6_port : &((struct sockaddr_in *)address)->sin_port;
+    return address->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)address)->sin6_port
+                                          : &((struct sockaddr_in *)address)->sin_port;
 }
 
 int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address)
@@ -232,8 +236,7 @@ int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *address)
         return -1;
     }
     memcpy(&id->route.addr.src_storage, address, size_of(address));
-    if (*port_of(&id->route.addr.src_addr) == 0)
-    {
+    if (*port_of(&id->route.addr.src_addr) == 0) {
         *port_of(&id->route.addr.src_addr) = g_htons(next_port);
         next_port++;
     }
@@ -334,7 +337,8 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *parameters)
         other->peer = id;
         id->peer = other;
         bind_to_device(other);
-        memcpy(&other->id.route.addr.dst_storage, &id->id.route.addr.dst_storage, sizeof(struct sockaddr_storage));
+        memcpy(&other->id.route.addr.dst_storage, &id->id.route.addr.dst_storage,
+               sizeof(struct sockaddr_storage));
         FakeEvent *event = push_event(listener, other, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
         event->event.listen_id = &listener->id;
         /* InfiniBand delivers all there is room for, whatever was sent. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 FakeFabric fake_fabric;
 FakeVerbsKnobs fake_verbs_knobs;
@@ -25,8 +26,11 @@ void fake_verbs_reset(void)
 {
     fake_fabric_start();
     fake_verbs_lock();
-    fake_verbs_knobs = (FakeVerbsKnobs){
-        .max_qp_wr = 1024, .max_cqe = 4096, .max_mr = 65536, .max_mr_size = UINT64_MAX, .max_msg_sz = 1u << 30};
+    fake_verbs_knobs = (FakeVerbsKnobs){.max_qp_wr = 1024,
+                                        .max_cqe = 4096,
+                                        .max_mr = 65536,
+                                        .max_mr_size = UINT64_MAX,
+                                        .max_msg_sz = 1u << 30};
     FakeVerbsCounts *counts = &fake_fabric.counts;
     counts->mrs_most = counts->mrs;
     counts->in_flight_most = 0;
@@ -137,8 +141,8 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv
 }
 
 /* 0: fe80::1 over RoCE v1, 1: ::ffff:10.0.0.1 over RoCE v2, 2: empty. */
-int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags,
-                      size_t size)
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
+                      uint32_t flags, size_t size)
 {
     static const uint8_t gids[2][16] = {{0xfe, 0x80, [15] = 1}, {[10] = 0xff, 0xff, 10, 0, 0, 1}};
     if (index >= G_N_ELEMENTS(gids))
@@ -195,12 +199,18 @@ static int register_problem(uint64_t length, int access)
     return fake_fabric.counts.mrs >= (unsigned)knobs->max_mr ? ENOMEM : 0;
 }
 
-static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t length, uint64_t iova, int access)
+static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                      int access)
 {
     if (fake_verbs_knobs.register_delay_us > 0)
         g_usleep(fake_verbs_knobs.register_delay_us);
+    uint8_t *page = (uint8_t *)((uintptr_t)address & ~(uintptr_t)4095);
+    gsize bytes = ((uint8_t *)address + length - page + 4095) & ~(gsize)4095;
     fake_verbs_lock();
     int code = register_problem(length, access);
+    if (code == 0 &&
+        madvise(page, bytes, access & IBV_ACCESS_LOCAL_WRITE ? 23 : 22) != 0) /* MADV_POPULATE_WRITE, _READ */
+        code = errno;
     FakeMr *mr = NULL;
     if (code == 0) {
         FakeVerbsCounts *counts = &fake_fabric.counts;
@@ -209,7 +219,8 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t l
             key = g_rand_int(fake_fabric.rand);
         } while (g_hash_table_contains(fake_fabric.mrs, GUINT_TO_POINTER(key)));
         mr = g_new0(FakeMr, 1);
-        mr->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = key, .rkey = key};
+        mr->mr = (struct ibv_mr){
+            .context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = key, .rkey = key};
         mr->iova = iova;
         mr->access = access;
         g_hash_table_insert(fake_fabric.mrs, GUINT_TO_POINTER(key), mr);
@@ -235,7 +246,8 @@ struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *address, size_t length, 
     return register_region(pd, address, length, iova, access);
 }
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova, unsigned int access)
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
+                                unsigned int access)
 {
     return register_region(pd, address, length, iova, (int)access);
 }

@@ -88,7 +88,8 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
 }
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int vector)
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+                             struct ibv_comp_channel *channel, int vector)
 {
     if (cqe < 1 || cqe > fake_verbs_knobs.max_cqe) {
         errno = EINVAL;
@@ -133,12 +134,17 @@ static void send_free(gpointer data)
 FakeQp *fake_qp_new(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
     static uint32_t number = 16;
-    if (init->cap.max_send_wr > (unsigned)fake_verbs_knobs.max_qp_wr || init->cap.max_recv_wr > (unsigned)fake_verbs_knobs.max_qp_wr) {
+    if (init->cap.max_send_wr > (unsigned)fake_verbs_knobs.max_qp_wr ||
+        init->cap.max_recv_wr > (unsigned)fake_verbs_knobs.max_qp_wr) {
         errno = EINVAL;
         return NULL;
     }
     FakeQp *qp = g_new0(FakeQp, 1);
-    qp->qp = (struct ibv_qp){.context = pd->context, .pd = pd, .send_cq = init->send_cq, .recv_cq = init->recv_cq, .qp_num = ++number};
+    qp->qp = (struct ibv_qp){.context = pd->context,
+                             .pd = pd,
+                             .send_cq = init->send_cq,
+                             .recv_cq = init->recv_cq,
+                             .qp_num = ++number};
     qp->max_send = init->cap.max_send_wr;
     qp->max_receive = init->cap.max_recv_wr;
     ((FakeCq *)init->send_cq)->users++;
@@ -188,7 +194,8 @@ int ibv_destroy_qp(struct ibv_qp *base)
 
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask, struct ibv_qp_init_attr *init)
 {
-    *attributes = (struct ibv_qp_attr){.path_mtu = IBV_MTU_4096, .ah_attr = {.is_global = 1, .grh = {.sgid_index = 1}}};
+    *attributes =
+        (struct ibv_qp_attr){.path_mtu = IBV_MTU_4096, .ah_attr = {.is_global = 1, .grh = {.sgid_index = 1}}};
     return 0;
 }
 
@@ -266,12 +273,14 @@ void fake_qp_break(FakeQp *qp)
         if (!send->completed)
             complete_send(qp, send, send->status != IBV_WC_SUCCESS ? send->status : IBV_WC_WR_FLUSH_ERR);
     for (FakeReceive *receive; (receive = g_queue_pop_head(&qp->receives)) != NULL; g_free(receive)) {
-        struct ibv_wc wc = {.wr_id = receive->request.wr_id, .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV};
+        struct ibv_wc wc = {
+            .wr_id = receive->request.wr_id, .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV};
         push_completion(qp->qp.recv_cq, qp, wc, 0);
     }
 }
 
-/* Requests before it have completed as they were; it fails, the rest is flushed. A responder that refuses is at its end, too. */
+/* Requests before it have completed as they were; it fails, the rest is flushed. A responder that refuses is
+ * at its end, too. */
 static void fail_send(FakeQp *qp, FakeSend *send, enum ibv_wc_status status)
 {
     FakeQp *peer = qp->peer;
@@ -307,7 +316,8 @@ static void land_write(FakeQp *qp, FakeSend *send)
         fail_send(qp, send, IBV_WC_RETRY_EXC_ERR);
         return;
     }
-    FakeMr *mr = fake_mr_find(qp->peer->qp.pd, send->request.wr.rdma.rkey, remote, length, IBV_ACCESS_REMOTE_WRITE);
+    FakeMr *mr =
+        fake_mr_find(qp->peer->qp.pd, send->request.wr.rdma.rkey, remote, length, IBV_ACCESS_REMOTE_WRITE);
     if (mr == NULL || length > fake_verbs_knobs.max_msg_sz) {
         fail_send(qp, send, mr == NULL ? IBV_WC_REM_ACCESS_ERR : IBV_WC_LOC_LEN_ERR);
         return;
@@ -334,13 +344,17 @@ static void land_send(FakeQp *qp, FakeSend *send)
     g_autofree FakeReceive *receive = g_queue_pop_head(&peer->receives);
     if (receive == NULL)
         return; /* not ready: again later, without end */
-    struct ibv_wc wc = {.wr_id = receive->request.wr_id, .opcode = IBV_WC_RECV, .byte_len = send->piece.length};
-    FakeMr *mr = fake_mr_find(peer->qp.pd, receive->piece.lkey, receive->piece.addr, receive->piece.length, IBV_ACCESS_LOCAL_WRITE);
-    wc.status = mr == NULL                                      ? IBV_WC_LOC_PROT_ERR
+    struct ibv_wc wc = {
+        .wr_id = receive->request.wr_id, .opcode = IBV_WC_RECV, .byte_len = send->piece.length};
+    FakeMr *mr = fake_mr_find(peer->qp.pd, receive->piece.lkey, receive->piece.addr, receive->piece.length,
+                              IBV_ACCESS_LOCAL_WRITE);
+    wc.status = mr == NULL                                   ? IBV_WC_LOC_PROT_ERR
                 : send->piece.length > receive->piece.length ? IBV_WC_LOC_LEN_ERR
-                                                               : IBV_WC_SUCCESS;
+                                                             : IBV_WC_SUCCESS;
     if (wc.status == IBV_WC_SUCCESS)
         memcpy((uint8_t *)(uintptr_t)receive->piece.addr, bytes, send->piece.length);
+    if (fake_verbs_knobs.garble_sends)
+        ((uint8_t *)(uintptr_t)receive->piece.addr)[g_rand_int_range(fake_fabric.rand, 0, 8)] ^= 0x80;
     push_completion(peer->qp.recv_cq, peer, wc, 0);
     send->done = TRUE;
     fake_fabric.counts.sends++;
@@ -367,7 +381,8 @@ static gboolean complete_next(FakeQp *qp)
     return TRUE;
 }
 
-/* Lands a piece of a request: any write before the first SEND that has not landed, or that SEND if there is none. */
+/* Lands a piece of a request: any write before the first SEND that has not landed, or that SEND if there is
+ * none. */
 static gboolean land_any(FakeQp *qp)
 {
     FakeSend *chosen = NULL;
@@ -399,7 +414,9 @@ static gboolean step(FakeQp *qp)
     gboolean moved;
     if (qp->broken || fake_verbs_knobs.stalled)
         return FALSE;
-    if (g_rand_boolean(fake_fabric.rand))
+    /* The further placement lags behind, the more it takes a barrier at the receiver. */
+    if (fake_verbs_knobs.iwarp ? g_rand_int_range(fake_fabric.rand, 0, 16) != 0
+                               : g_rand_boolean(fake_fabric.rand))
         moved = complete_next(qp) || land_any(qp);
     else
         moved = land_any(qp) || complete_next(qp);

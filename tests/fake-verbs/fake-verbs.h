@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A fake verbs provider: the functions of libibverbs and librdmacm that rdmamig uses, for one device inside one process.
- * Linked into a test they take the place of the libraries'.
+ * A fake verbs provider: the functions of libibverbs and librdmacm that rdmamig uses, for one device inside
+ * one process. Linked into a test they take the place of the libraries'.
  *
- * It keeps to what the specifications promise, and to no more: the bytes of a write are read and land at some time between
- * its posting and its completion (with `iwarp`: land at any time before the receive of a later SEND completes), in pieces,
- * and the writes of one queue pair in any order; a SEND's receive completes after the writes before it have landed;
- * completions of a send queue come in its order, and only if asked for or failed. Keys, ranges, rights and domains are
- * checked as hardware does, at the moment that a piece lands.
+ * It keeps to what the specifications promise, and to no more: the bytes of a write are read and land at some
+ * time between its posting and its completion (with `iwarp`: land at any time before the receive of a later
+ * SEND completes), in pieces, and the writes of one queue pair in any order; a SEND's receive completes after
+ * the writes before it have landed; completions of a send queue come in its order, and only if asked for or
+ * failed. Keys, ranges, rights and domains are checked as hardware does, at the moment that a piece lands.
  *
- * What hardware would punish in ways that a test can't see is a violation: a full send queue posted to, a completion queue
- * overrun, a region freed under a write that reads it, objects destroyed in the wrong order. The first is kept.
+ * Registering populates, as pinning does.
+ *
+ * What hardware would punish in ways that a test can't see is a violation: a full send queue posted to, a
+ * completion queue overrun, a region freed under a write that reads it, objects destroyed in the wrong order.
+ * The first is kept.
  */
 #pragma once
 
@@ -23,10 +26,11 @@ typedef struct {
     uint64_t max_mr_size;
     uint32_t max_msg_sz;
     gboolean no_device;
-    gboolean iwarp;          /* writes complete at the source before they have landed */
-    gboolean stalled;        /* nothing moves on the network */
-    gboolean deaf;           /* nobody answers a connection request */
-    gboolean no_disconnects; /* that a connection has ended reaches nobody */
+    gboolean iwarp;            /* writes complete at the source before they have landed */
+    gboolean stalled;          /* nothing moves on the network */
+    gboolean deaf;             /* nobody answers a connection request */
+    gboolean no_disconnects;   /* that a connection has ended reaches nobody */
+    gboolean garble_sends;     /* what a SEND carries is not what was sent */
     gboolean keep_queue_pairs; /* destroying one fails */
     unsigned fail_in;          /* the Nth request from now on fails with fail_status; 0: none */
     enum ibv_wc_status fail_status;
@@ -37,12 +41,12 @@ typedef struct {
 
 typedef struct {
     unsigned contexts, ids, channels, pds, mrs, cqs, qps; /* alive */
-    unsigned mrs_most; /* at one time */
-    unsigned in_flight_most; /* requests in one send queue */
-    uint64_t writes, sends; /* requests that have landed */
-    uint64_t longest;       /* bytes in one write */
+    unsigned mrs_most;                                    /* at one time */
+    unsigned in_flight_most;                              /* requests in one send queue */
+    uint64_t writes, sends;                               /* requests that have landed */
+    uint64_t longest;                                     /* bytes in one write */
     uint64_t longest_mr;
-    uint64_t unsignalled;   /* requests posted that asked for no completion */
+    uint64_t unsignalled; /* requests posted that asked for no completion */
 } FakeVerbsCounts;
 
 extern FakeVerbsKnobs fake_verbs_knobs;
@@ -54,5 +58,6 @@ void fake_verbs_unlock(void); /* lets the network look at the knobs again */
 FakeVerbsCounts fake_verbs_counts(void);
 /* The first violation, NULL if there was none. */
 const char *fake_verbs_violation(void);
-/* Whether any byte of the range has been registered since the reset; if `access` is not 0, with one of these rights. */
+/* Whether any byte of the range has been registered since the reset; if `access` is not 0, with one of these
+ * rights. */
 gboolean fake_verbs_was_registered(const void *address, uint64_t length, int access);

@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     struct ibv_send_wr request;
     struct ibv_sge piece;
-    uint8_t *taken; /* iwarp: the bytes as they were on completion */
+    uint8_t *taken;  /* iwarp: the bytes as they were on completion */
     uint64_t landed; /* bytes */
     gboolean done;   /* all has landed */
     gboolean completed;
@@ -61,9 +61,9 @@ typedef struct {
     GCond changed;
     FakeVerbsCounts counts;
     char *violation;
-    GHashTable *mrs;   /* key -> FakeMr* */
+    GHashTable *mrs;    /* key -> FakeMr* */
     GArray *registered; /* FakeMr, all since the reset */
-    GPtrArray *qps;    /* FakeQp* */
+    GPtrArray *qps;     /* FakeQp* */
     GThread *engine;
     GRand *rand;
     struct ibv_device device;
@@ -75,7 +75,8 @@ extern FakeFabric fake_fabric;
 /* All under the lock, but for the first. */
 void fake_fabric_start(void);
 void fake_violation(const char *format, ...) G_GNUC_PRINTF(1, 2);
-/* The region that `key` names in `pd` and that holds [at, at + length), with all of `access`; NULL if there is none. */
+/* The region that `key` names in `pd` and that holds [at, at + length), with all of `access`; NULL if there
+ * is none. */
 FakeMr *fake_mr_find(struct ibv_pd *pd, uint32_t key, uint64_t at, uint64_t length, int access);
 FakeQp *fake_qp_new(struct ibv_pd *pd, struct ibv_qp_init_attr *init);
 void fake_qp_connect(FakeQp *a, FakeQp *b);

@@ -215,6 +215,25 @@ static RmBlock *open_block(pid_t pid, const Found *found, gboolean writable, GEr
     return rm_block_open(block, rm_fd_steal(&fd), writable, error) ? g_steal_pointer(&block) : NULL;
 }
 
+/* Two blocks over the same bytes: a write through one is not seen through the other, and received, the second
+ * would overwrite the first. */
+static gboolean check_apart(GPtrArray *blocks, GError **error)
+{
+    for (guint i = 0; i < blocks->len; i++) {
+        const RmBlock *a = blocks->pdata[i];
+        for (guint k = 0; k < i; k++) {
+            const RmBlock *b = blocks->pdata[k];
+            if (a->dev == b->dev && a->ino == b->ino && a->file_offset < b->file_offset + b->size &&
+                b->file_offset < a->file_offset + a->size)
+                return rm_fail(
+                    error, RM_REASON_RAM_BACKING,
+                    "RAM blocks %s and %s are the same memory: give each a mem-path (or offset) of its own",
+                    b->name, a->name);
+        }
+    }
+    return TRUE;
+}
+
 gboolean rm_ram_blocks(RmQmp *qmp, pid_t pid, gboolean writable, GPtrArray **ret_blocks, GError **error)
 {
     g_autoptr(GArray) lines = NULL;
@@ -232,6 +251,8 @@ gboolean rm_ram_blocks(RmQmp *qmp, pid_t pid, gboolean writable, GPtrArray **ret
     if (blocks->len == 0)
         return rm_fail(error, RM_REASON_RAM_NOT_SHARED,
                        "QEMU has no shared RAM block: there is nothing to move");
+    if (!check_apart(blocks, error))
+        return FALSE;
     *ret_blocks = g_steal_pointer(&blocks);
     return TRUE;
 }

@@ -28,8 +28,8 @@ typedef struct {
     unsigned index;
 
     GSocketConnection
-        *connection;  /* lock; keeps fd open, never used for I/O once adopted. NULL: not adopted */
-    int fd;           /* as connection */
+        *connection; /* lock; keeps fd open, never used for I/O once adopted. NULL: not adopted */
+    int fd;          /* as connection */
     GThread *thread; /* lock */
 
     /* The receiver's own. */
@@ -265,8 +265,8 @@ static gboolean destination_register_chunk(RmRx *rx, uint32_t block_index, uint6
                                            GError **error)
 {
     Destination *destination = destination_of(rx);
-    RmBlock *block = rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block_index, chunk,
-                                                extents, n, error);
+    RmBlock *block = rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block_index,
+                                                chunk, extents, n, error);
     if (block == NULL)
         return FALSE;
     for (unsigned i = 0; i < n; i++)

@@ -36,16 +36,19 @@ static gboolean rejected(const Attempt *attempt, int status, GError **error)
 {
     if (status == REJECTED_BY_CONSUMER || status == -ECONNREFUSED || status == ECONNREFUSED)
         return rm_fail(error, RM_REASON_TOKEN,
-                       "data channel %u was rejected by the destination at %s; its log says why. Is there another rdmamigd "
+                       "data channel %u was rejected by the destination at %s; its log says why. Is there "
+                       "another rdmamigd "
                        "behind that address?",
                        attempt->index, attempt->where);
     if (status == REJECTED_NO_LISTENER)
         return rm_fail(error, RM_REASON_PEER_UNREACHABLE,
-                       "data channel %u: no rdmamigd listens for RDMA connections at %s; --data-address of rdmamigd names the "
+                       "data channel %u: no rdmamigd listens for RDMA connections at %s; --data-address of "
+                       "rdmamigd names the "
                        "addresses of its RDMA device",
                        attempt->index, attempt->where);
-    return rm_fail(error, RM_REASON_PEER_UNREACHABLE, "data channel %u: the connection to %s was rejected (reason %d)",
-                   attempt->index, attempt->where, status);
+    return rm_fail(error, RM_REASON_PEER_UNREACHABLE,
+                   "data channel %u: the connection to %s was rejected (reason %d)", attempt->index,
+                   attempt->where, status);
 }
 
 static gboolean unexpected(const Attempt *attempt, enum rdma_cm_event_type type, int status, GError **error)
@@ -55,18 +58,20 @@ static gboolean unexpected(const Attempt *attempt, enum rdma_cm_event_type type,
     case RDMA_CM_EVENT_ADDR_ERROR:
     case RDMA_CM_EVENT_ROUTE_ERROR:
         return rm_fail(error, RM_REASON_PEER_UNREACHABLE,
-                       "data channel %u: %s cannot be reached through an RDMA device of this host: %s; `rdma link` lists them, "
+                       "data channel %u: %s cannot be reached through an RDMA device of this host: %s; `rdma "
+                       "link` lists them, "
                        "--data-source and --rdma-device choose one",
                        attempt->index, attempt->where, problem);
     case RDMA_CM_EVENT_REJECTED:
         return rejected(attempt, status, error);
     case RDMA_CM_EVENT_UNREACHABLE:
-        return rm_fail(error, RM_REASON_PEER_UNREACHABLE,
-                       "data channel %u: no answer from %s: %s; for RoCE a firewall must let UDP port 4791 through",
-                       attempt->index, attempt->where, problem);
+        return rm_fail(
+            error, RM_REASON_PEER_UNREACHABLE,
+            "data channel %u: no answer from %s: %s; for RoCE a firewall must let UDP port 4791 through",
+            attempt->index, attempt->where, problem);
     default:
-        return rm_fail(error, RM_REASON_TRANSPORT, "data channel %u: the connection to %s failed: %s", attempt->index,
-                       attempt->where, problem);
+        return rm_fail(error, RM_REASON_TRANSPORT, "data channel %u: the connection to %s failed: %s",
+                       attempt->index, attempt->where, problem);
     }
 }
 
@@ -83,7 +88,8 @@ static gboolean wait_readable(const Attempt *attempt, GError **error)
         return rm_set_errno(error, RM_REASON_INTERNAL, errno, "data channel %u: cannot wait", attempt->index);
     if (left_ms(attempt) == 0)
         return rm_fail(error, RM_REASON_PEER_TIMEOUT,
-                       "data channel %u: no answer from %s within %u ms; for RoCE a firewall must let UDP port 4791 through",
+                       "data channel %u: no answer from %s within %u ms; for RoCE a firewall must let UDP "
+                       "port 4791 through",
                        attempt->index, attempt->where, attempt->connector->params->timeout_ms);
     return TRUE;
 }
@@ -95,7 +101,8 @@ static gboolean wait_event(const Attempt *attempt, enum rdma_cm_event_type wante
         struct rdma_cm_event *event;
         if (rdma_get_cm_event(attempt->connector->channel, &event) != 0) {
             if (errno != EAGAIN && errno != EINTR)
-                return rm_set_errno(error, RM_REASON_TRANSPORT, errno, "data channel %u: rdma_cm failed", attempt->index);
+                return rm_set_errno(error, RM_REASON_TRANSPORT, errno, "data channel %u: rdma_cm failed",
+                                    attempt->index);
             if (!wait_readable(attempt, error))
                 return FALSE;
             continue;
@@ -116,15 +123,17 @@ static gboolean wait_event(const Attempt *attempt, enum rdma_cm_event_type wante
 static gboolean step_failed(const Attempt *attempt, const char *what, GError **error)
 {
     int code = errno;
-    gboolean nowhere = code == ENODEV || code == EADDRNOTAVAIL || code == ENETUNREACH || code == EHOSTUNREACH || code == EINVAL;
-    return rm_set_errno(error, nowhere ? RM_REASON_PEER_UNREACHABLE : RM_REASON_TRANSPORT, code,
-                        "data channel %u: cannot %s %s through an RDMA device (`rdma link` lists them; --data-source and "
-                        "--rdma-device choose one)",
-                        attempt->index, what, attempt->where);
+    gboolean nowhere = code == ENODEV || code == EADDRNOTAVAIL || code == ENETUNREACH ||
+                       code == EHOSTUNREACH || code == EINVAL;
+    return rm_set_errno(
+        error, nowhere ? RM_REASON_PEER_UNREACHABLE : RM_REASON_TRANSPORT, code,
+        "data channel %u: cannot %s %s through an RDMA device (`rdma link` lists them; --data-source and "
+        "--rdma-device choose one)",
+        attempt->index, what, attempt->where);
 }
 
-/* The card gives up on a packet after RETRIES of these; some wait up to four times as long. Half the time-out leaves room for
- * it to be the one that tells, for it knows more than a clock. */
+/* The card gives up on a packet after RETRIES of these; some wait up to four times as long. Half the time-out
+ * leaves room for it to be the one that tells, for it knows more than a clock. */
 static uint8_t ack_timeout(unsigned timeout_ms)
 {
     uint64_t each_us = (uint64_t)timeout_ms * 1000 / 2 / (RETRIES + 1);
@@ -145,20 +154,24 @@ static gboolean resolve(Attempt *attempt, GSocketAddress *from, GSocketAddress *
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&target;
     if (target.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr) && v6->sin6_scope_id == 0)
         return rm_fail(error, RM_REASON_USAGE,
-                       "data channel %u: %s is a link-local address, which needs its interface: write it as ADDRESS%%INTERFACE",
+                       "data channel %u: %s is a link-local address, which needs its interface: write it as "
+                       "ADDRESS%%INTERFACE",
                        attempt->index, attempt->where);
     if (rdma_create_id(connector->channel, &attempt->id, NULL, RDMA_PS_TCP) != 0)
         return step_failed(attempt, "make a connection to", error);
-    if (rdma_set_option(attempt->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout) != 0)
-        g_debug("the ACK time-out stays as the system has it: %s", g_strerror(errno)); /* before Linux 5.2, or iWARP */
-    if (rdma_resolve_addr(attempt->id, from != NULL ? (struct sockaddr *)&source : NULL, (struct sockaddr *)&target,
-                          left_ms(attempt)) != 0)
+    if (rdma_set_option(attempt->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout) !=
+        0)
+        g_debug("the ACK time-out stays as the system has it: %s",
+                g_strerror(errno)); /* before Linux 5.2, or iWARP */
+    if (rdma_resolve_addr(attempt->id, from != NULL ? (struct sockaddr *)&source : NULL,
+                          (struct sockaddr *)&target, left_ms(attempt)) != 0)
         return step_failed(attempt, "find a way to", error);
     if (!wait_event(attempt, RDMA_CM_EVENT_ADDR_RESOLVED, error))
         return FALSE;
     if (rdma_resolve_route(attempt->id, left_ms(attempt)) != 0)
         return step_failed(attempt, "find a route to", error);
-    return wait_event(attempt, RDMA_CM_EVENT_ROUTE_RESOLVED, error) && rm_verbs_wish_check(&connector->wish, attempt->id, error);
+    return wait_event(attempt, RDMA_CM_EVENT_ROUTE_RESOLVED, error) &&
+           rm_verbs_wish_check(&connector->wish, attempt->id, error);
 }
 
 static gboolean introduce(Attempt *attempt, GError **error)
@@ -167,7 +180,8 @@ static gboolean introduce(Attempt *attempt, GError **error)
     RmTcpPreamble preamble = {.channel = attempt->index};
     memcpy(preamble.token, attempt->connector->params->token, sizeof preamble.token);
     rm_tcp_preamble_format(&preamble, bytes);
-    /* No reads or atomics are offered or asked for. 7 RNR retries: without end; our own time-out is the bound. */
+    /* No reads or atomics are offered or asked for. 7 RNR retries: without end; our own time-out is the
+     * bound. */
     struct rdma_conn_param parameters = {
         .private_data = bytes,
         .private_data_len = sizeof bytes,
@@ -184,16 +198,19 @@ static gboolean check_gid(const RmVerbsConnector *connector, const RmVerbsPath *
 {
     int wanted = connector->wish.gid_index;
     return wanted < 0 || wanted == path->gid_index ||
-           rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE, "--gid-index %d: rdma_cm took %s; the RoCE version is the host's "
-                   "choice (cma_roce_mode), and --data-source must be that GID's address", wanted, path->text);
+           rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
+                   "--gid-index %d: rdma_cm took %s; the RoCE version is the host's "
+                   "choice (cma_roce_mode), and --data-source must be that GID's address",
+                   wanted, path->text);
 }
 
-static gboolean try_address(RmVerbsConnector *connector, unsigned index, GSocketAddress *from, GSocketAddress *to, RmVerbsQp *qp,
-                            RmVerbsPath *ret_path, GError **error)
+static gboolean try_address(RmVerbsConnector *connector, unsigned index, GSocketAddress *from,
+                            GSocketAddress *to, RmVerbsQp *qp, RmVerbsPath *ret_path, GError **error)
 {
     g_autofree char *where = g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(to));
-    Attempt attempt = {connector, index, where,
-                       g_get_monotonic_time() + (gint64)connector->params->timeout_ms * G_TIME_SPAN_MILLISECOND, NULL};
+    Attempt attempt = {
+        connector, index, where,
+        g_get_monotonic_time() + (gint64)connector->params->timeout_ms * G_TIME_SPAN_MILLISECOND, NULL};
     *qp = (RmVerbsQp){0};
     if (!resolve(&attempt, from, to, error)) {
         if (attempt.id != NULL)
@@ -223,10 +240,12 @@ static GSocketConnectable *parse_address(const RmTxParams *params, GError **erro
         rm_fail(error, RM_REASON_PROTOCOL, "the destination offered no address for data connections");
         return NULL;
     }
-    if (!rm_json_string_opt(params->address, "host", &host, error) || !rm_json_uint(params->address, "port", &port, error))
+    if (!rm_json_string_opt(params->address, "host", &host, error) ||
+        !rm_json_uint(params->address, "port", &port, error))
         return NULL;
     if (host == NULL || *host == '\0' || port == 0 || port > G_MAXUINT16) {
-        rm_fail(error, RM_REASON_PROTOCOL, "the destination offered an impossible address for data connections: %s",
+        rm_fail(error, RM_REASON_PROTOCOL,
+                "the destination offered an impossible address for data connections: %s",
                 json_object_to_json_string(params->address));
         return NULL;
     }
@@ -245,7 +264,8 @@ static gboolean local_address(const RmVerbsConnector *connector, GSocketAddress 
            rm_fail(error, RM_REASON_USAGE, "--data-source %s: not a numeric IP address of this host", text);
 }
 
-gboolean rm_verbs_connect(RmVerbsConnector *connector, unsigned index, RmVerbsQp *qp, RmVerbsPath *ret_path, GError **error)
+gboolean rm_verbs_connect(RmVerbsConnector *connector, unsigned index, RmVerbsQp *qp, RmVerbsPath *ret_path,
+                          GError **error)
 {
     g_autoptr(GSocketAddress) from = NULL;
     g_autoptr(GSocketConnectable) target = parse_address(connector->params, error);
@@ -263,8 +283,10 @@ gboolean rm_verbs_connect(RmVerbsConnector *connector, unsigned index, RmVerbsQp
                            problem != NULL ? problem->message : "the destination's name has no address");
         if (from != NULL && g_socket_address_get_family(from) != g_socket_address_get_family(to)) {
             g_clear_error(&last);
-            rm_fail(&last, RM_REASON_PEER_UNREACHABLE, "data channel %u: the source's and the destination's data addresses are "
-                    "not of one family", index);
+            rm_fail(&last, RM_REASON_PEER_UNREACHABLE,
+                    "data channel %u: the source's and the destination's data addresses are "
+                    "not of one family",
+                    index);
             continue;
         }
         g_clear_error(&last);

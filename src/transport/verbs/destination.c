@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The rdma transport's destination. The source's card writes guest memory by itself; what is left to do here is to let it
- * (connections, registrations), to learn that a round has ended, and to make sure that it no longer can.
+ * The rdma transport's destination. The source's card writes guest memory by itself; what is left to do here
+ * is to let it (connections, registrations), to learn that a round has ended, and to make sure that it no
+ * longer can.
  *
- * Threads: the listener's thread hands connections over; a reaper for each channel takes the marks of rounds' ends (mark.h
- * says why a mark that is here proves that the writes before it are); the registration pool's threads register; the session's
- * thread waits and stops. An idle channel says nothing if its peer has vanished: the control channel's keep-alive finds that
- * out, and abort() ends everything.
+ * Threads: the listener's thread hands connections over; a reaper for each channel takes the marks of rounds'
+ * ends (mark.h says why a mark that is here proves that the writes before it are); the registration pool's
+ * threads register; the session's thread waits and stops. An idle channel says nothing if its peer has
+ * vanished: the control channel's keep-alive finds that out, and abort() ends everything.
  *
- * stop(), in this order: nobody new (the listener forgets us), nobody at work (reapers joined, registering ended), then the
- * queue pairs and the regions. Each of the last two alone keeps the source's card from writing any more: without the queue
- * pair no packet finds a way in, and without the region no key is good.
+ * stop(), in this order: nobody new (the listener forgets us), nobody at work (reapers joined, registering
+ * ended), then the queue pairs and the regions. Each of the last two alone keeps the source's card from
+ * writing any more: without the queue pair no packet finds a way in, and without the region no key is good.
  *
  * Lock order: the listener's, `registering`, `lock`.
  */
@@ -41,12 +42,12 @@ typedef struct {
     unsigned index;
     int wake_fd; /* eventfd, readable for ever once written */
 
-    gboolean taken;     /* lock */
-    GThread *reaper;    /* lock */
-    RmVerbsQp qp;       /* lock until `taken`, then immutable but for its reaper and stop() */
-    int left;           /* atomic: the source has gone */
-    uint32_t round;     /* the reaper's own: the last that ended */
-    uint64_t payload;   /* the reaper's own */
+    gboolean taken;   /* lock */
+    GThread *reaper;  /* lock */
+    RmVerbsQp qp;     /* lock until `taken`, then immutable but for its reaper and stop() */
+    int left;         /* atomic: the source has gone */
+    uint32_t round;   /* the reaper's own: the last that ended */
+    uint64_t payload; /* the reaper's own */
 } Channel;
 
 struct Destination {
@@ -57,6 +58,9 @@ struct Destination {
     RmVerbsRegions regions;
     uint64_t payload_bytes; /* atomic */
     int stopping;           /* atomic */
+    int leaving;            /* atomic: the source has gone from one channel at least */
+    int flushed;            /* atomic: a queue pair is at its end, by itself */
+    int n_reaping;          /* atomic: reapers that have not come to their channel's end */
 
     /* Immutable once started. */
     RmVerbsListener *listener; /* NULL again once stopped */
@@ -82,12 +86,17 @@ static void wake(Channel *channel)
     (void)!write(channel->wake_fd, &one, sizeof one); /* fails only when it is readable anyway */
 }
 
+static void wake_all(Destination *destination)
+{
+    for (unsigned i = 0; i < destination->n_channels; i++)
+        wake(&destination->channels[i]);
+}
+
 /* Ends the reapers and all waiting; destroys nothing. */
 static void shut_down(Destination *destination)
 {
     g_atomic_int_set(&destination->stopping, TRUE);
-    for (unsigned i = 0; i < destination->n_channels; i++)
-        wake(&destination->channels[i]);
+    wake_all(destination);
     rm_barrier_stop(&destination->barrier);
 }
 
@@ -112,7 +121,8 @@ G_STATIC_ASSERT(RECEIVES * sizeof(RmVerbsMark) <= RM_VERBS_MESSAGE_BYTES);
 
 static gboolean channel_failed(Channel *channel, int code, RmReason reason, const char *problem)
 {
-    rm_failure_set(&channel->destination->failure, code, reason, "data channel %u: %s", channel->index, problem);
+    rm_failure_set(&channel->destination->failure, code, reason, "data channel %u: %s", channel->index,
+                   problem);
     shut_down(channel->destination);
     return FALSE;
 }
@@ -121,9 +131,10 @@ static gboolean mark_arrived(Channel *channel, const struct ibv_wc *wc)
 {
     Destination *destination = channel->destination;
     const RmVerbsMark *wire = (const RmVerbsMark *)channel->qp.messages + wc->wr_id;
-    RmVerbsMark mark = {GUINT32_FROM_LE(wire->magic), GUINT32_FROM_LE(wire->round), GUINT64_FROM_LE(wire->payload)};
-    if (wc->byte_len != sizeof mark || mark.magic != RM_VERBS_MARK_MAGIC || mark.round != channel->round + 1 ||
-        mark.payload < channel->payload)
+    RmVerbsMark mark = {GUINT32_FROM_LE(wire->magic), GUINT32_FROM_LE(wire->round),
+                        GUINT64_FROM_LE(wire->payload)};
+    if (wc->byte_len != sizeof mark || mark.magic != RM_VERBS_MARK_MAGIC ||
+        mark.round != channel->round + 1 || mark.payload < channel->payload)
         return channel_failed(channel, -EPROTO, RM_REASON_PROTOCOL,
                               "the source sent something else than the end of the current round");
     if (post_receive(channel, (unsigned)wc->wr_id) < 0)
@@ -139,11 +150,14 @@ static gboolean completed(Channel *channel, const struct ibv_wc *wc)
 {
     if (wc->status == IBV_WC_SUCCESS)
         return mark_arrived(channel, wc);
-    if (wc->status == IBV_WC_WR_FLUSH_ERR) /* the queue pair is at its end, for a reason that is not a receive's */
-        return channel_failed(channel, RM_BARRIER_LEFT, RM_REASON_PEER_LOST,
-                              "the connection has ended, by the source or because it wrote where it may not");
-    g_autofree char *text = g_strdup_printf("cannot receive: %s (vendor error %#x); look at both hosts' kernel logs",
-                                            ibv_wc_status_str(wc->status), wc->vendor_err);
+    if (wc->status == IBV_WC_WR_FLUSH_ERR) { /* for a reason that is not a receive's */
+        g_atomic_int_set(&channel->destination->flushed, TRUE);
+        g_atomic_int_set(&channel->left, TRUE);
+        return TRUE;
+    }
+    g_autofree char *text =
+        g_strdup_printf("cannot receive: %s (vendor error %#x); look at both hosts' kernel logs",
+                        ibv_wc_status_str(wc->status), wc->vendor_err);
     return channel_failed(channel, -EIO, RM_REASON_TRANSPORT, text);
 }
 
@@ -156,21 +170,40 @@ static gboolean reap_all(Channel *channel)
         for (int i = 0; i < n; i++)
             if (!completed(channel, &wc[i]))
                 return FALSE;
-    return n == 0 || channel_failed(channel, -EIO, RM_REASON_TRANSPORT, "the completion queue cannot be read");
+    return n == 0 ||
+           channel_failed(channel, -EIO, RM_REASON_TRANSPORT, "the completion queue cannot be read");
+}
+
+/* The source has gone. It may have sent the end of a round on every channel before; so the failure, which
+ * ends all waiting, is set by the last reaper that has looked. */
+static void leave(Channel *channel)
+{
+    Destination *destination = channel->destination;
+    g_atomic_int_set(&destination->leaving, TRUE);
+    wake_all(destination);
+    if (g_atomic_int_dec_and_test(&destination->n_reaping))
+        channel_failed(channel, RM_BARRIER_LEFT, RM_REASON_PEER_LOST,
+                       g_atomic_int_get(&destination->flushed)
+                           ? "the connection has ended, by the source or because it wrote where it may not"
+                           : "the source closed the connection");
 }
 
 static void *reaper(void *data)
 {
     Channel *channel = data;
+    Destination *destination = channel->destination;
     for (;;) {
-        /* In this order: what the source had sent before it left is looked for after it is known to have left. */
-        gboolean left = g_atomic_int_get(&channel->left);
-        if (g_atomic_int_get(&channel->destination->stopping) || !reap_all(channel))
+        /* In this order: what the source had sent before it left is looked for after it is known to have
+         * left. */
+        gboolean left = g_atomic_int_get(&channel->left) || g_atomic_int_get(&destination->leaving);
+        if (g_atomic_int_get(&destination->stopping) || !reap_all(channel))
             return NULL;
         if (left) {
-            channel_failed(channel, RM_BARRIER_LEFT, RM_REASON_PEER_LOST, "the source closed the connection");
+            leave(channel);
             return NULL;
         }
+        if (g_atomic_int_get(&channel->left))
+            continue;
         int code = rm_verbs_qp_sleep(&channel->qp, channel->wake_fd, -1);
         if (code < 0) {
             channel_failed(channel, code, RM_REASON_TRANSPORT, "cannot wait for completions");
@@ -190,12 +223,17 @@ static gboolean connect_channel(Channel *channel, struct rdma_cm_id *id, GError 
     for (unsigned i = 0; i < RECEIVES; i++) {
         int code = post_receive(channel, i);
         if (code < 0)
-            return rm_set_errno(error, RM_REASON_TRANSPORT, -code, "data channel %u: cannot post a receive", channel->index);
+            return rm_set_errno(error, RM_REASON_TRANSPORT, -code, "data channel %u: cannot post a receive",
+                                channel->index);
     }
     /* No reads or atomics: neither end has any use for them. */
     if (rdma_accept(id, &accept) != 0)
-        return rm_set_errno(error, RM_REASON_TRANSPORT, errno, "data channel %u: cannot accept the connection", channel->index);
+        return rm_set_errno(error, RM_REASON_TRANSPORT, errno,
+                            "data channel %u: cannot accept the connection", channel->index);
+    g_atomic_int_inc(&channel->destination->n_reaping);
     channel->reaper = g_thread_try_new("rm-rdma-rx", reaper, channel, error);
+    if (channel->reaper == NULL)
+        g_atomic_int_add(&channel->destination->n_reaping, -1);
     return channel->reaper != NULL;
 }
 
@@ -232,7 +270,8 @@ static gboolean take_locked(Destination *destination, struct rdma_cm_id *id, uns
     return TRUE;
 }
 
-static gboolean acceptor_take(RmVerbsAcceptor *acceptor, struct rdma_cm_id *id, unsigned index, GError **error)
+static gboolean acceptor_take(RmVerbsAcceptor *acceptor, struct rdma_cm_id *id, unsigned index,
+                              GError **error)
 {
     Destination *destination = (Destination *)((uint8_t *)acceptor - G_STRUCT_OFFSET(Destination, acceptor));
     g_mutex_lock(&destination->lock);
@@ -259,7 +298,8 @@ static void acceptor_left(RmVerbsAcceptor *acceptor, struct rdma_cm_id *id)
 
 /* ---- starting ---- */
 
-/* Lazily registered guests may stay below it: a warning, so that the operator need not find out in the middle. */
+/* Lazily registered guests may stay below it: a warning, so that the operator need not find out in the
+ * middle. */
 static void check_memlock(const GPtrArray *blocks)
 {
     uint64_t total = 0, pinned, limit;
@@ -268,7 +308,8 @@ static void check_memlock(const GPtrArray *blocks)
     if (!rm_verbs_memlock_binds(total, &pinned, &limit))
         return;
     g_autofree char *have = rm_format_size(limit), *need = rm_format_size(total);
-    g_warning("the limit of locked memory (RLIMIT_MEMLOCK) is %s, the guest has %s: registration will fail once more than that "
+    g_warning("the limit of locked memory (RLIMIT_MEMLOCK) is %s, the guest has %s: registration will fail "
+              "once more than that "
               "has been sent; `ulimit -l unlimited`, or LimitMEMLOCK=infinity in this daemon's unit",
               have, need);
 }
@@ -330,7 +371,8 @@ static json_object *destination_offer(RmRx *rx)
     Destination *destination = destination_of(rx);
     const char *host = rm_verbs_listener_host(destination->listener);
     json_object *address = json_object_new_object();
-    json_object_object_add(address, "port", json_object_new_int(rm_verbs_listener_port(destination->listener)));
+    json_object_object_add(address, "port",
+                           json_object_new_int(rm_verbs_listener_port(destination->listener)));
     if (host != NULL)
         json_object_object_add(address, "host", json_object_new_string(host));
     return address;
@@ -353,11 +395,12 @@ static void destination_add_block(RmRx *rx, RmBlock *block)
 
 /* ---- registering ---- */
 
-static gboolean destination_register_chunk(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
-                                           GArray *regions, GError **error)
+static gboolean destination_register_chunk(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents,
+                                           unsigned n, GArray *regions, GError **error)
 {
     Destination *destination = destination_of(rx);
-    if (rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block, chunk, extents, n, error) == NULL)
+    if (rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block, chunk, extents, n,
+                                   error) == NULL)
         return FALSE;
     Channel *channel = &destination->channels[rm_chunk_channel(block, chunk, destination->n_channels)];
     g_rw_lock_reader_lock(&destination->registering);
@@ -367,12 +410,14 @@ static gboolean destination_register_chunk(RmRx *rx, uint32_t block, uint64_t ch
     gboolean ok;
     if (g_atomic_int_get(&destination->stopping))
         ok = rm_failure_get(&destination->failure, error) &&
-             rm_fail(error, RM_REASON_TRANSPORT, "a chunk was to be registered when the session had been stopped");
+             rm_fail(error, RM_REASON_TRANSPORT,
+                     "a chunk was to be registered when the session had been stopped");
     else if (!taken)
-        ok = rm_fail(error, RM_REASON_PROTOCOL, "a chunk was to be registered before data channel %u was there", channel->index);
+        ok = rm_fail(error, RM_REASON_PROTOCOL,
+                     "a chunk was to be registered before data channel %u was there", channel->index);
     else
-        ok = rm_verbs_target_register(destination->targets[block], chunk, extents, n, &destination->regions, channel->qp.pd,
-                                      &channel->qp.limits, regions, error);
+        ok = rm_verbs_target_register(destination->targets[block], chunk, extents, n, &destination->regions,
+                                      channel->qp.pd, &channel->qp.limits, regions, error);
     g_rw_lock_reader_unlock(&destination->registering);
     return ok;
 }
@@ -406,9 +451,10 @@ static void join_reapers(Destination *destination)
     }
 }
 
-/* Takes every right to write from the source's card. Only a device that keeps both a queue pair and a region, which none may
- * (nothing else uses them), leaves a way in. Then the guest must not be loaded into this memory: ending the process makes the
- * kernel take both away, and the source, which still has the guest, runs it on. */
+/* Takes every right to write from the source's card. Only a device that keeps both a queue pair and a region,
+ * which none may (nothing else uses them), leaves a way in. Then the guest must not be loaded into this
+ * memory: ending the process makes the kernel take both away, and the source, which still has the guest, runs
+ * it on. */
 static void revoke_all(Destination *destination)
 {
     gboolean broken = TRUE, closed = TRUE;
@@ -417,7 +463,8 @@ static void revoke_all(Destination *destination)
     for (unsigned i = 0; i < destination->blocks->count; i++)
         closed = rm_verbs_target_close(destination->targets[i], &destination->regions) && closed;
     if (!broken && !closed)
-        g_error("the RDMA device keeps a connection and a registration of guest memory, and might write it any time; ending");
+        g_error("the RDMA device keeps a connection and a registration of guest memory, and might write it "
+                "any time; ending");
     for (unsigned i = 0; i < destination->n_channels; i++)
         rm_verbs_qp_clear(&destination->channels[i].qp);
 }
@@ -429,8 +476,9 @@ static void trim(Destination *destination)
     for (unsigned i = 0; i < destination->blocks->count; i++)
         bytes += rm_verbs_target_trim(destination->targets[i], deadline);
     gint64 took = g_get_monotonic_time() - start;
-    g_debug("%" G_GUINT64_FORMAT " bytes that were registered and never written given back in %" G_GINT64_FORMAT " us%s", bytes,
-            took, start + took < deadline ? "" : ", not all");
+    g_debug("%" G_GUINT64_FORMAT
+            " bytes that were registered and never written given back in %" G_GINT64_FORMAT " us%s",
+            bytes, took, start + took < deadline ? "" : ", not all");
 }
 
 static void destination_stop(RmRx *rx)

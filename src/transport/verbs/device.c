@@ -23,7 +23,8 @@ gboolean rm_verbs_limits_probe(struct ibv_context *context, uint8_t port, RmVerb
     if (code == 0)
         code = ibv_query_port(context, port, &attributes);
     if (code != 0)
-        return rm_set_errno(error, RM_REASON_TRANSPORT, code, "%s port %u: cannot ask for its limits", name, port);
+        return rm_set_errno(error, RM_REASON_TRANSPORT, code, "%s port %u: cannot ask for its limits", name,
+                            port);
     uint64_t page_mask = ~(uint64_t)(RM_PAGE - 1);
     RmVerbsLimits limits = {
         .max_qp_wr = (uint32_t)device.max_qp_wr,
@@ -33,13 +34,13 @@ gboolean rm_verbs_limits_probe(struct ibv_context *context, uint8_t port, RmVerb
         .max_msg_sz = attributes.max_msg_sz & page_mask,
     };
     /* Two requests: a write and the end of the round behind it. */
-    if (device.max_qp_wr < 2 || device.max_cqe < 4 || device.max_mr < 2 || device.max_sge < 1 || limits.max_mr_size == 0 ||
-        limits.max_msg_sz == 0)
+    if (device.max_qp_wr < 2 || device.max_cqe < 4 || device.max_mr < 2 || device.max_sge < 1 ||
+        limits.max_mr_size == 0 || limits.max_msg_sz == 0)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
-                       "%s port %u is too small to be used: max_qp_wr %d, max_cqe %d, max_mr %d, max_mr_size %" G_GUINT64_FORMAT
-                       ", max_msg_sz %u; use --transport tcp",
-                       name, port, device.max_qp_wr, device.max_cqe, device.max_mr, (guint64)device.max_mr_size,
-                       attributes.max_msg_sz);
+                       "%s port %u is too small to be used: max_qp_wr %d, max_cqe %d, max_mr %d, max_mr_size "
+                       "%" G_GUINT64_FORMAT ", max_msg_sz %u; use --transport tcp",
+                       name, port, device.max_qp_wr, device.max_cqe, device.max_mr,
+                       (guint64)device.max_mr_size, attributes.max_msg_sz);
     *ret_limits = limits;
     return TRUE;
 }
@@ -72,13 +73,15 @@ gboolean rm_verbs_device_present(char **ret_why)
     if (devices != NULL)
         ibv_free_device_list(devices);
     if (n == 0 || !active) {
-        *ret_why = g_strdup(n == 0 ? "no RDMA device" : "no RDMA device that can be opened has an active port");
+        *ret_why =
+            g_strdup(n == 0 ? "no RDMA device" : "no RDMA device that can be opened has an active port");
         return FALSE;
     }
     struct rdma_event_channel *channel = rdma_create_event_channel();
     if (channel == NULL) {
-        *ret_why = g_strdup_printf("rdma_cm cannot be used: %s (modprobe rdma_ucm; access to /dev/infiniband/rdma_cm)",
-                                   g_strerror(errno));
+        *ret_why = g_strdup_printf(
+            "rdma_cm cannot be used: %s (modprobe rdma_ucm; access to /dev/infiniband/rdma_cm)",
+            g_strerror(errno));
         return FALSE;
     }
     rdma_destroy_event_channel(channel);
@@ -146,7 +149,8 @@ static int rank(const struct ibv_gid_entry *entry)
     return kind + (entry->gid_type == IBV_GID_TYPE_ROCE_V2 ? 3 : 0);
 }
 
-static gboolean choose_gid(const RmVerbsWish *wish, struct ibv_context *context, struct ibv_gid_entry *ret_entry)
+static gboolean choose_gid(const RmVerbsWish *wish, struct ibv_context *context,
+                           struct ibv_gid_entry *ret_entry)
 {
     struct ibv_device_attr device = {0};
     int best = 0;
@@ -154,7 +158,8 @@ static gboolean choose_gid(const RmVerbsWish *wish, struct ibv_context *context,
         return FALSE;
     for (unsigned port = 1; port <= device.phys_port_cnt; port++) {
         struct ibv_port_attr attributes = {0};
-        if ((wish->port != 0 && wish->port != port) || ibv_query_port(context, (uint8_t)port, &attributes) != 0)
+        if ((wish->port != 0 && wish->port != port) ||
+            ibv_query_port(context, (uint8_t)port, &attributes) != 0)
             continue;
         for (int i = 0; i < attributes.gid_tbl_len; i++) {
             struct ibv_gid_entry entry = {0};
@@ -177,12 +182,14 @@ gboolean rm_verbs_wish_address(const RmVerbsWish *wish, GSocketAddress **ret_add
     struct ibv_context *context = open_by_name(wish->name);
     if (context == NULL)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
-                       "--rdma-device %s: no such device, or it cannot be opened; `ibv_devices` lists them", wish->name);
+                       "--rdma-device %s: no such device, or it cannot be opened; `ibv_devices` lists them",
+                       wish->name);
     gboolean found = choose_gid(wish, context, &entry);
     ibv_close_device(context);
     if (!found)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
-                       "--rdma-device %s: no such port or GID index; `ibv_devinfo -v -d %s` lists them", wish->name, wish->name);
+                       "--rdma-device %s: no such port or GID index; `ibv_devinfo -v -d %s` lists them",
+                       wish->name, wish->name);
     if (entry.gid_type == IBV_GID_TYPE_ROCE_V1 || entry.gid_type == IBV_GID_TYPE_ROCE_V2)
         *ret_address = address_of(&entry);
     return TRUE;
@@ -195,9 +202,10 @@ gboolean rm_verbs_wish_check(const RmVerbsWish *wish, struct rdma_cm_id *id, GEr
     const char *name = ibv_get_device_name(id->verbs->device);
     if (g_strcmp0(wish->name, name) == 0 && (wish->port == 0 || wish->port == id->port_num))
         return TRUE;
-    return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
-                   "the data addresses lead to %s port %u, not to --rdma-device %s; name an address of that device", name,
-                   id->port_num, wish->name);
+    return rm_fail(
+        error, RM_REASON_TRANSPORT_UNAVAILABLE,
+        "the data addresses lead to %s port %u, not to --rdma-device %s; name an address of that device",
+        name, id->port_num, wish->name);
 }
 
 /* ---- the way taken ---- */
@@ -216,10 +224,18 @@ static const char *type_name(struct ibv_context *context, unsigned gid_type)
     }
 }
 
-/* Headers, trailers and checksums of a packet in the middle of a write (IBTA vol. 1, 5.2; RoCE annexes A16, A17). */
+/* Headers, trailers and checksums of a packet in the middle of a write (IBTA vol. 1, 5.2; RoCE annexes A16,
+ * A17). */
 static unsigned overhead_of(struct ibv_context *context, unsigned gid_type)
 {
-    enum { ETHERNET = 14 + 4, IP_UDP = 20 + 8, GRH = 40, BTH_ICRC = 12 + 4, LRH_VCRC = 8 + 2, TCP_DDP = 20 + 20 + 2 + 14 + 4 };
+    enum {
+        ETHERNET = 14 + 4,
+        IP_UDP = 20 + 8,
+        GRH = 40,
+        BTH_ICRC = 12 + 4,
+        LRH_VCRC = 8 + 2,
+        TCP_DDP = 20 + 20 + 2 + 14 + 4
+    };
     if (context->device->transport_type == IBV_TRANSPORT_IWARP)
         return ETHERNET + TCP_DDP;
     if (gid_type == IBV_GID_TYPE_ROCE_V2)
@@ -234,8 +250,9 @@ void rm_verbs_path_query(struct rdma_cm_id *id, RmVerbsPath *ret_path)
     struct ibv_gid_entry entry = {.gid_type = IBV_GID_TYPE_IB};
     GString *text = g_string_new(NULL);
     gboolean known = ibv_query_qp(id->qp, &attributes, IBV_QP_AV | IBV_QP_PATH_MTU, &init) == 0;
-    gboolean global = known && attributes.ah_attr.is_global &&
-                      ibv_query_gid_ex(id->verbs, id->port_num, attributes.ah_attr.grh.sgid_index, &entry, 0) == 0;
+    gboolean global =
+        known && attributes.ah_attr.is_global &&
+        ibv_query_gid_ex(id->verbs, id->port_num, attributes.ah_attr.grh.sgid_index, &entry, 0) == 0;
     *ret_path = (RmVerbsPath){.gid_index = global ? attributes.ah_attr.grh.sgid_index : NO_GID,
                               .mtu = known && attributes.path_mtu != 0 ? 128u << attributes.path_mtu : 1024,
                               .overhead = overhead_of(id->verbs, entry.gid_type)};

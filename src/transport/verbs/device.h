@@ -29,7 +29,7 @@ gboolean rm_verbs_device_present(char **ret_why);
 
 /* A device as the operator named it. */
 typedef struct {
-    char *name; /* NULL: any */
+    char *name;    /* NULL: any */
     unsigned port; /* 0: any */
     int gid_index; /* -1: any */
 } RmVerbsWish;
@@ -38,15 +38,16 @@ typedef struct {
 gboolean rm_verbs_wish_parse(RmVerbsWish *wish, const char *device, int gid_index, GError **error);
 void rm_verbs_wish_clear(RmVerbsWish *wish);
 
-/* The local address that leads rdma_cm to what is wished for; *ret_address is NULL if the wish is for nothing, or the
- * device's GIDs are no IP addresses (InfiniBand: the address of its IPoIB interface leads there). Reason
- * transport-unavailable if there is no such device, port or GID. */
+/* The local address that leads rdma_cm to what is wished for; *ret_address is NULL if the wish is for
+ * nothing, or the device's GIDs are no IP addresses (InfiniBand: the address of its IPoIB interface leads
+ * there). Reason transport-unavailable if there is no such device, port or GID. */
 gboolean rm_verbs_wish_address(const RmVerbsWish *wish, GSocketAddress **ret_address, GError **error);
 
 /* Whether what rdma_cm took is what is wished for; the GID is looked at once the queue pair is connected. */
 gboolean rm_verbs_wish_check(const RmVerbsWish *wish, struct rdma_cm_id *id, GError **error);
 
-/* The way a connected queue pair goes: "mlx5_0 port 1, RoCE v2, GID index 3 (::ffff:10.9.0.1), path MTU 4096 bytes". */
+/* The way a connected queue pair goes: "mlx5_0 port 1, RoCE v2, GID index 3 (::ffff:10.9.0.1), path MTU 4096
+ * bytes". */
 typedef struct {
     char *text;
     unsigned mtu;      /* bytes */

@@ -2,11 +2,11 @@
 /*
  * Listening and the event thread.
  *
- * The registry of listeners is a global, since rx_new() takes no argument by which sessions could share one; the sessions'
- * registry in the daemon is not known here.
+ * The registry of listeners is a global, since rx_new() takes no argument by which sessions could share one;
+ * the sessions' registry in the daemon is not known here.
  *
- * Whoever destroys a connection waits in rdma_destroy_id() until its events have been acknowledged. So the thread
- * acknowledges each before it does anything that waits, and lives until the last connection has gone.
+ * Whoever destroys a connection waits in rdma_destroy_id() until its events have been acknowledged. So the
+ * thread acknowledges each before it does anything that waits, and lives until the last connection has gone.
  */
 #include "transport/verbs/listener.h"
 
@@ -48,11 +48,14 @@ static char *peer_name(struct rdma_cm_id *id)
     struct sockaddr *peer = rdma_get_peer_addr(id);
     gsize length = peer->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     g_autoptr(GSocketAddress) address = g_socket_address_new_from_native(peer, length);
-    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address)) : g_strdup("a peer");
+    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address))
+                           : g_strdup("a peer");
 }
 
-/* Under the lock. Every token is compared, and each in constant time, so that the answer's delay tells nothing. */
-static gboolean take(RmVerbsListener *listener, struct rdma_cm_id *id, const RmTcpPreamble *preamble, GError **error)
+/* Under the lock. Every token is compared, and each in constant time, so that the answer's delay tells
+ * nothing. */
+static gboolean take(RmVerbsListener *listener, struct rdma_cm_id *id, const RmTcpPreamble *preamble,
+                     GError **error)
 {
     RmVerbsAcceptor *found = NULL;
     for (GSList *item = listener->acceptors; item != NULL; item = item->next) {
@@ -65,7 +68,8 @@ static gboolean take(RmVerbsListener *listener, struct rdma_cm_id *id, const RmT
     return found->take(found, id, preamble->channel, error);
 }
 
-static void handle_request(RmVerbsListener *listener, struct rdma_cm_id *id, const uint8_t *data, unsigned length)
+static void handle_request(RmVerbsListener *listener, struct rdma_cm_id *id, const uint8_t *data,
+                           unsigned length)
 {
     g_autoptr(GError) error = NULL;
     RmTcpPreamble preamble;
@@ -110,7 +114,8 @@ static gboolean handle_event(RmVerbsListener *listener)
         memcpy(data, event->param.conn.private_data, MIN(length, sizeof data));
     }
     g_debug("rdma_cm: %s, status %d", rdma_event_str(type), event->status);
-    /* From here on `id` may be destroyed by its session, unless it is a new one: it is compared, not followed. */
+    /* From here on `id` may be destroyed by its session, unless it is a new one: it is compared, not
+     * followed. */
     rdma_ack_cm_event(event);
     switch (type) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -132,7 +137,8 @@ static gboolean handle_event(RmVerbsListener *listener)
 static void *event_thread(void *data)
 {
     RmVerbsListener *listener = data;
-    struct pollfd fds[] = {{.fd = listener->channel->fd, .events = POLLIN}, {.fd = listener->quit_fd, .events = POLLIN}};
+    struct pollfd fds[] = {{.fd = listener->channel->fd, .events = POLLIN},
+                           {.fd = listener->quit_fd, .events = POLLIN}};
     while (fds[1].revents == 0) {
         if (poll(fds, G_N_ELEMENTS(fds), -1) < 0)
             fds[0].revents = fds[1].revents = 0; /* EINTR; nothing else can be wrong with these two */
@@ -182,7 +188,8 @@ static int listen_at(RmVerbsListener *listener, struct sockaddr *address)
 /* Both families, or IPv4 where there is no IPv6. */
 static int listen_at_all(RmVerbsListener *listener)
 {
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any, .sin6_port = g_htons(listener->port)};
+    struct sockaddr_in6 v6 = {
+        .sin6_family = AF_INET6, .sin6_addr = in6addr_any, .sin6_port = g_htons(listener->port)};
     struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = g_htons(listener->port)};
     int code = listen_at(listener, (struct sockaddr *)&v6);
     if (code == -EAFNOSUPPORT || code == -EADDRNOTAVAIL || code == -ENODEV)
@@ -192,9 +199,10 @@ static int listen_at_all(RmVerbsListener *listener)
 
 static gboolean listen_all_failed(RmVerbsListener *listener, int code, const char *where, GError **error)
 {
-    RmReason reason = code == -EACCES || code == -EPERM ? RM_REASON_PRIVILEGE : RM_REASON_TRANSPORT_UNAVAILABLE;
-    return rm_set_errno(error, reason, -code, "cannot listen for RDMA connections at %s port %u%s", where, listener->port,
-                        code == -EADDRINUSE ? "; is another rdmamigd running?" : "");
+    RmReason reason =
+        code == -EACCES || code == -EPERM ? RM_REASON_PRIVILEGE : RM_REASON_TRANSPORT_UNAVAILABLE;
+    return rm_set_errno(error, reason, -code, "cannot listen for RDMA connections at %s port %u%s", where,
+                        listener->port, code == -EADDRINUSE ? "; is another rdmamigd running?" : "");
 }
 
 static gboolean start_listening(RmVerbsListener *listener, GError **error)
@@ -208,7 +216,8 @@ static gboolean start_listening(RmVerbsListener *listener, GError **error)
         struct sockaddr_storage native;
         g_autoptr(GSocketAddress) address = g_inet_socket_address_new_from_string(*text, listener->port);
         if (address == NULL || !g_socket_address_to_native(address, &native, sizeof native, NULL))
-            return rm_fail(error, RM_REASON_USAGE, "--data-address %s: not a numeric IP address of this host", *text);
+            return rm_fail(error, RM_REASON_USAGE, "--data-address %s: not a numeric IP address of this host",
+                           *text);
         int code = listen_at(listener, (struct sockaddr *)&native);
         if (code == 0 && listener->host == NULL)
             listener->host = *text;
@@ -260,7 +269,8 @@ static RmVerbsListener *find_locked(uint16_t port, char *const *addresses)
     return NULL;
 }
 
-RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmVerbsAcceptor *acceptor, GError **error)
+RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmVerbsAcceptor *acceptor,
+                                        GError **error)
 {
     g_mutex_lock(&registry_lock);
     RmVerbsListener *listener = find_locked(port, addresses);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The end of a round as it travels: a SEND of this, behind all writes of the round on its queue pair. All integers are
- * little-endian.
+ * The end of a round as it travels: a SEND of this, behind all writes of the round on its queue pair. All
+ * integers are little-endian.
  *
  * A payload rather than immediate data, because iWARP has none on a SEND.
  *
  * When its receive completes, every write before it is in the destination's memory:
- * - InfiniBand and RoCE: a responder executes requests in the order of their packet sequence numbers, and a SEND's receive
- *   may complete only when the writes before it are visible (IBTA vol. 1, 10.8 and 9.5). A packet that comes twice (a
- *   retransmission, or one that lingered in the network) is acknowledged and not executed again, so an old version cannot
- *   land after the mark either.
- * - iWARP: a write completes at its sender when TCP has taken it; nothing is said about the receiver. But delivery of a
- *   SEND follows the placement of all writes before it (RFC 5040, 5.5). This is why the source's own completions are not
- *   the barrier, and this receive is.
- * - From the card to memory: posted PCIe writes do not pass each other, unless a region asks for relaxed ordering: ours
- *   never do. The card writes data before the completion; that the data may still be in the CPU's cache (DDIO) matters not,
- *   caches are coherent with DMA. ibv_poll_cq() has the read barrier that keeps the CPU from looking at the data before
- *   it has looked at the completion; the barrier's lock hands it on to the session's thread.
+ * - InfiniBand and RoCE: a responder executes requests in the order of their packet sequence numbers, and a
+ * SEND's receive may complete only when the writes before it are visible (IBTA vol. 1, 10.8 and 9.5). A
+ * packet that comes twice (a retransmission, or one that lingered in the network) is acknowledged and not
+ * executed again, so an old version cannot land after the mark either.
+ * - iWARP: a write completes at its sender when TCP has taken it; nothing is said about the receiver. But
+ * delivery of a SEND follows the placement of all writes before it (RFC 5040, 5.5). This is why the source's
+ * own completions are not the barrier, and this receive is.
+ * - From the card to memory: posted PCIe writes do not pass each other, unless a region asks for relaxed
+ * ordering: ours never do. The card writes data before the completion; that the data may still be in the
+ * CPU's cache (DDIO) matters not, caches are coherent with DMA. ibv_poll_cq() has the read barrier that keeps
+ * the CPU from looking at the data before it has looked at the completion; the barrier's lock hands it on to
+ * the session's thread.
  */
 #pragma once
 

@@ -12,7 +12,8 @@ typedef struct {
 
     /* The channel's thread's own. */
     struct ibv_mr *mr;
-    uint32_t looked; /* the round in which it was last found to have a hole, or could not be registered; 0: never */
+    uint32_t looked; /* the round in which it was last found to have a hole, or could not be registered; 0:
+                        never */
 } Chunk;
 
 struct RmVerbsOrigin {
@@ -126,8 +127,9 @@ static gboolean is_whole(const RmBlock *block, uint64_t start, uint64_t length)
     return hole >= from && (uint64_t)(hole - from) >= length;
 }
 
-struct ibv_mr *rm_verbs_origin_mr(RmVerbsOrigin *origin, uint64_t index, uint32_t round, RmVerbsRegions *regions,
-                                  struct ibv_pd *pd, const RmVerbsLimits *limits, GError **ret_problem)
+struct ibv_mr *rm_verbs_origin_mr(RmVerbsOrigin *origin, uint64_t index, uint32_t round,
+                                  RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
+                                  GError **ret_problem)
 {
     Chunk *chunk = &origin->chunks[index];
     const RmBlock *block = origin->block;

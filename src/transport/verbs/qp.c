@@ -13,14 +13,16 @@ static gboolean failed(struct rdma_cm_id *id, const char *what, GError **error)
 {
     int code = errno;
     RmReason reason = code == ENOMEM || code == EPERM ? RM_REASON_PRIVILEGE : RM_REASON_TRANSPORT;
-    const char *hint = code == ENOMEM ? "; raise the limit of locked memory (ulimit -l, LimitMEMLOCK= in the unit)" : "";
+    const char *hint =
+        code == ENOMEM ? "; raise the limit of locked memory (ulimit -l, LimitMEMLOCK= in the unit)" : "";
     return rm_fail(error, reason, "%s: cannot create %s: %s%s", ibv_get_device_name(id->verbs->device), what,
                    g_strerror(code), hint);
 }
 
 static gboolean create_messages(RmVerbsQp *qp, GError **error)
 {
-    void *page = mmap(NULL, RM_VERBS_MESSAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *page =
+        mmap(NULL, RM_VERBS_MESSAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
         return failed(qp->id, "a page for messages", error);
     qp->messages = page;
@@ -29,7 +31,8 @@ static gboolean create_messages(RmVerbsQp *qp, GError **error)
     return qp->messages_mr != NULL || failed(qp->id, "a registration", error);
 }
 
-gboolean rm_verbs_qp_create(RmVerbsQp *qp, struct rdma_cm_id *id, unsigned send_wish, unsigned receives, GError **error)
+gboolean rm_verbs_qp_create(RmVerbsQp *qp, struct rdma_cm_id *id, unsigned send_wish, unsigned receives,
+                            GError **error)
 {
     *qp = (RmVerbsQp){.id = id};
     if (!rm_verbs_limits_probe(id->verbs, id->port_num, &qp->limits, error))
@@ -38,8 +41,8 @@ gboolean rm_verbs_qp_create(RmVerbsQp *qp, struct rdma_cm_id *id, unsigned send_
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
                        "%s: a queue pair needs %u receives, the device has %u (max_qp_wr)",
                        ibv_get_device_name(id->verbs->device), receives, qp->limits.max_qp_wr);
-    /* When a queue pair fails, every request in it completes, whether it asked for that or not: the completion queue has
-     * room for all of them, so that it cannot overflow. */
+    /* When a queue pair fails, every request in it completes, whether it asked for that or not: the
+     * completion queue has room for all of them, so that it cannot overflow. */
     qp->send_depth = MIN(MIN(send_wish, qp->limits.max_qp_wr), qp->limits.max_cqe - receives - 1);
     qp->pd = ibv_alloc_pd(id->verbs);
     if (qp->pd == NULL)
@@ -55,7 +58,10 @@ gboolean rm_verbs_qp_create(RmVerbsQp *qp, struct rdma_cm_id *id, unsigned send_
     struct ibv_qp_init_attr init = {
         .send_cq = qp->cq,
         .recv_cq = qp->cq,
-        .cap = {.max_send_wr = qp->send_depth, .max_recv_wr = MAX(receives, 1), .max_send_sge = 1, .max_recv_sge = 1},
+        .cap = {.max_send_wr = qp->send_depth,
+                .max_recv_wr = MAX(receives, 1),
+                .max_send_sge = 1,
+                .max_recv_sge = 1},
         .qp_type = IBV_QPT_RC,
         .sq_sig_all = 0,
     };

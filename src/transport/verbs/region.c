@@ -2,9 +2,9 @@
 /*
  * Registration, and its failures told apart.
  *
- * The kernel answers ENOMEM to three different things: the limit of locked memory, the card's table of regions, and no
- * memory. The first is found out by doing the kernel's sum again: what is pinned already (VmPin), what is asked for, and the
- * limit, which does not bind a process with CAP_IPC_LOCK.
+ * The kernel answers ENOMEM to three different things: the limit of locked memory, the card's table of
+ * regions, and no memory. The first is found out by doing the kernel's sum again: what is pinned already
+ * (VmPin), what is asked for, and the limit, which does not bind a process with CAP_IPC_LOCK.
  */
 #include "transport/verbs/region.h"
 
@@ -38,8 +38,8 @@ gboolean rm_verbs_memlock_binds(uint64_t need, uint64_t *ret_pinned, uint64_t *r
     return *ret_pinned + need > *ret_limit;
 }
 
-static void explain(int code, RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits, uint64_t length,
-                    GError **error)
+static void explain(int code, RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
+                    uint64_t length, GError **error)
 {
     const char *device = ibv_get_device_name(pd->context->device);
     unsigned n = g_atomic_int_get(&regions->n);
@@ -48,26 +48,32 @@ static void explain(int code, RmVerbsRegions *regions, struct ibv_pd *pd, const 
     if ((code == ENOMEM || code == EPERM) && rm_verbs_memlock_binds(length, &pinned, &limit)) {
         g_autofree char *have = rm_format_size(pinned), *most = rm_format_size(limit);
         rm_fail(error, RM_REASON_PRIVILEGE,
-                "%s: cannot register %s: %s are locked already, and the limit of locked memory (RLIMIT_MEMLOCK) is %s; it has to "
-                "hold the guest's RAM: raise it with `ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit of this daemon",
+                "%s: cannot register %s: %s are locked already, and the limit of locked memory "
+                "(RLIMIT_MEMLOCK) is %s; it has to "
+                "hold the guest's RAM: raise it with `ulimit -l unlimited`, or LimitMEMLOCK=infinity in the "
+                "unit of this daemon",
                 device, need, have, most);
     } else if (code == ENOMEM && n >= limits->max_mr) {
         rm_fail(error, RM_REASON_TRANSPORT,
-                "%s: cannot register %s: %u regions are registered, and the card has %u (max_mr); a larger --chunk-size needs "
+                "%s: cannot register %s: %u regions are registered, and the card has %u (max_mr); a larger "
+                "--chunk-size needs "
                 "fewer",
                 device, need, n, limits->max_mr);
     } else if (code == ENOMEM || code == EFAULT) {
         rm_fail(error, RM_REASON_MEMORY_SHORT,
-                "%s: cannot register %s: no memory; free memory or huge pages on this host, raise the tmpfs size or the cgroup's "
-                "limit, or, if the card's table of regions is full (%u are ours, max_mr is %u), use a larger --chunk-size",
+                "%s: cannot register %s: no memory; free memory or huge pages on this host, raise the tmpfs "
+                "size or the cgroup's "
+                "limit, or, if the card's table of regions is full (%u are ours, max_mr is %u), use a larger "
+                "--chunk-size",
                 device, need, n, limits->max_mr);
     } else {
         rm_set_errno(error, RM_REASON_TRANSPORT, code, "%s: cannot register %s", device, need);
     }
 }
 
-struct ibv_mr *rm_verbs_region_new(RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits, uint8_t *address,
-                                   uint64_t length, uint64_t iova, int access, GError **error)
+struct ibv_mr *rm_verbs_region_new(RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
+                                   uint8_t *address, uint64_t length, uint64_t iova, int access,
+                                   GError **error)
 {
     g_assert(length > 0 && length <= limits->max_mr_size);
     struct ibv_mr *mr = NULL;

@@ -2,12 +2,13 @@
 /*
  * The rdma transport's source: a writer for each channel, and where guest memory is read from.
  *
- * Threads: a channel's writer and the registrations of its chunks belong to its sender thread. An event thread listens for
- * the end of a connection, so that a sender which waits for completions hears of it at once, and not when the card has tried
- * for long enough. A failure on one channel ends all: the session can't go on without it.
+ * Threads: a channel's writer and the registrations of its chunks belong to its sender thread. An event
+ * thread listens for the end of a connection, so that a sender which waits for completions hears of it at
+ * once, and not when the card has tried for long enough. A failure on one channel ends all: the session can't
+ * go on without it.
  *
- * abort() sets the failure and wakes everybody; it destroys nothing, since a sender may be in the middle of a call. What is
- * in flight then may still land at the destination, which is its own guard (destination.c).
+ * abort() sets the failure and wakes everybody; it destroys nothing, since a sender may be in the middle of a
+ * call. What is in flight then may still land at the destination, which is its own guard (destination.c).
  */
 #include "transport/verbs/source.h"
 
@@ -73,14 +74,16 @@ static gboolean handle_event(Source *source)
         rm_verbs_shared_fail(&source->shared, -EPIPE, RM_REASON_PEER_LOST,
                              "the destination closed the data channels; its log says why");
     else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL)
-        rm_verbs_shared_fail(&source->shared, -ENODEV, RM_REASON_TRANSPORT, "the RDMA device of this host has been removed");
+        rm_verbs_shared_fail(&source->shared, -ENODEV, RM_REASON_TRANSPORT,
+                             "the RDMA device of this host has been removed");
     return TRUE;
 }
 
 static void *event_thread(void *data)
 {
     Source *source = data;
-    struct pollfd fds[] = {{.fd = source->events->fd, .events = POLLIN}, {.fd = source->quit_fd, .events = POLLIN}};
+    struct pollfd fds[] = {{.fd = source->events->fd, .events = POLLIN},
+                           {.fd = source->quit_fd, .events = POLLIN}};
     while (fds[1].revents == 0) {
         if (poll(fds, G_N_ELEMENTS(fds), -1) < 0)
             fds[0].revents = fds[1].revents = 0; /* EINTR; nothing else can be wrong with these two */
@@ -127,14 +130,16 @@ static gboolean connect_all(Source *source, const RmTxParams *params, GError **e
 
 static void on_cancelled(GCancellable *cancellable, Source *source)
 {
-    rm_verbs_shared_fail(&source->shared, -ECANCELED, RM_REASON_CANCELLED, "cancelled while connecting the data channels");
+    rm_verbs_shared_fail(&source->shared, -ECANCELED, RM_REASON_CANCELLED,
+                         "cancelled while connecting the data channels");
 }
 
 static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable *cancellable, GError **error)
 {
     Source *source = source_of(tx);
     g_assert(source->channels == NULL);
-    g_assert(params->channels >= 1 && params->channels <= RM_CHANNELS_MAX && rm_chunk_size_valid(params->chunk_size));
+    g_assert(params->channels >= 1 && params->channels <= RM_CHANNELS_MAX &&
+             rm_chunk_size_valid(params->chunk_size));
     source->blocks = rm_block_table_new(params->blocks);
     source->origins = g_new0(RmVerbsOrigin *, source->blocks->capacity);
     for (guint i = 0; i < params->blocks->len; i++)
@@ -168,7 +173,8 @@ static void source_add_block(RmTx *tx, RmBlock *block)
 static int source_registered(RmTx *tx, uint32_t block, const RmRegion *regions, unsigned n)
 {
     Source *source = source_of(tx);
-    if (rm_block_table_get(source->blocks, block) != NULL && rm_verbs_origin_add(source->origins[block], regions, n))
+    if (rm_block_table_get(source->blocks, block) != NULL &&
+        rm_verbs_origin_add(source->origins[block], regions, n))
         return 0;
     return rm_verbs_shared_fail(&source->shared, -EPROTO, RM_REASON_PROTOCOL,
                                 "the destination registered memory that is not within one chunk of a block");
@@ -178,8 +184,8 @@ static int source_registered(RmTx *tx, uint32_t block, const RmRegion *regions, 
 
 static int misuse(Source *source, unsigned index, const char *problem)
 {
-    return rm_verbs_shared_fail(&source->shared, -EINVAL, RM_REASON_INTERNAL, "data channel %u: this daemon tried a bad write: %s",
-                                index, problem);
+    return rm_verbs_shared_fail(&source->shared, -EINVAL, RM_REASON_INTERNAL,
+                                "data channel %u: this daemon tried a bad write: %s", index, problem);
 }
 
 /* NULL and a failure if the channel can't be used at all. */
@@ -196,8 +202,8 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
 }
 
 /* What is wrong with a post, or NULL: the same that the tcp transport looks at. */
-static const char *check_post(const Source *source, const Channel *channel, unsigned index, uint32_t block, const RmRun *runs,
-                              unsigned n)
+static const char *check_post(const Source *source, const Channel *channel, unsigned index, uint32_t block,
+                              const RmRun *runs, unsigned n)
 {
     RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
     RmTcpHeader header = {.op = RM_TCP_OP_WRITE, .block = block, .n = n};
@@ -215,8 +221,9 @@ static struct ibv_mr *local_region(Source *source, Channel *channel, uint32_t bl
     g_autoptr(GError) problem = NULL;
     if (source->copy)
         return NULL;
-    struct ibv_mr *mr = rm_verbs_origin_mr(source->origins[block], chunk, channel->next_round, &source->regions,
-                                           channel->writer.qp.pd, &channel->writer.qp.limits, &problem);
+    struct ibv_mr *mr =
+        rm_verbs_origin_mr(source->origins[block], chunk, channel->next_round, &source->regions,
+                           channel->writer.qp.pd, &channel->writer.qp.limits, &problem);
     if (problem != NULL && !g_atomic_int_get(&source->told)) {
         g_atomic_int_set(&source->told, TRUE);
         g_warning("%s. Guest memory is copied before it is sent, which costs time", problem->message);
@@ -234,8 +241,10 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
         if (!rm_verbs_origin_find(source->origins[block_index], offset, &region))
             return misuse(source, index, "the destination has not registered it");
         uint64_t length = MIN(end, region.offset + region.length) - offset;
-        int code = mr != NULL ? rm_verbs_writer_write(&channel->writer, block->map + offset, mr->lkey, offset, region.key, length)
-                              : rm_verbs_writer_copy(&channel->writer, block->map + offset, offset, region.key, length);
+        int code = mr != NULL ? rm_verbs_writer_write(&channel->writer, block->map + offset, mr->lkey, offset,
+                                                      region.key, length)
+                              : rm_verbs_writer_copy(&channel->writer, block->map + offset, offset,
+                                                     region.key, length);
         if (code < 0)
             return code;
         offset += length;
@@ -254,7 +263,8 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block, const RmRun *ru
     if (problem != NULL)
         return misuse(source, index, problem);
     code = rm_verbs_writer_reap(&channel->writer);
-    const struct ibv_mr *mr = code == 0 ? local_region(source, channel, block, runs[0].offset / source->chunk_size) : NULL;
+    const struct ibv_mr *mr =
+        code == 0 ? local_region(source, channel, block, runs[0].offset / source->chunk_size) : NULL;
     for (unsigned i = 0; i < n && code == 0; i++)
         code = write_run(source, channel, index, block, &runs[i], mr);
     return code == 0 ? rm_verbs_writer_flush(&channel->writer) : code;

@@ -2,8 +2,9 @@
 /*
  * A block at the destination, chunk by chunk.
  *
- * Locks: registering takes long (it populates), so each chunk has one of a few locks, and the registration pool's threads
- * work on different chunks at once. Words of `asked` are never shared between chunks: a granule is 256 pages.
+ * Locks: registering takes long (it populates), so each chunk has one of a few locks, and the registration
+ * pool's threads work on different chunks at once. Words of `asked` are never shared between chunks: a
+ * granule is 256 pages.
  */
 #include "transport/verbs/target.h"
 
@@ -83,28 +84,29 @@ static unsigned find(const GArray *pieces, uint64_t offset)
 /* The end of what is registered from `start` on without a gap; `start` if it is not. */
 static uint64_t registered_until(const GArray *pieces, uint64_t start)
 {
-    for (unsigned at = find(pieces, start); at < pieces->len && g_array_index(pieces, Piece, at).offset <= start; at++)
+    for (unsigned at = find(pieces, start);
+         at < pieces->len && g_array_index(pieces, Piece, at).offset <= start; at++)
         start = g_array_index(pieces, Piece, at).end;
     return start;
 }
 
-/* Makes what is not yet of [start, end) writable, in as many regions as the device's limit on their size asks for. An attempt
- * that fails leaves what it has registered, for the next one to go on from. */
+/* Makes what is not yet of [start, end) writable, in as many regions as the device's limit on their size asks
+ * for. An attempt that fails leaves what it has registered, for the next one to go on from. */
 static gboolean register_range(Request *request, uint64_t start, uint64_t end, GError **error)
 {
     const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     RmBlock *block = request->target->block;
     GArray *pieces = request->pieces;
-    /* By itself, since it tells better what was missing than a registration can. */
-    if (!rm_block_populate(block, start, end - start, error))
-        return FALSE;
     while ((start = registered_until(pieces, start)) < end) {
         unsigned at = find(pieces, start);
         uint64_t gap_end = at < pieces->len ? MIN(end, g_array_index(pieces, Piece, at).offset) : end;
         uint64_t length = MIN(gap_end - start, request->limits->max_mr_size);
         Piece piece = {start, start + length, NULL};
-        piece.mr = rm_verbs_region_new(request->regions, request->pd, request->limits, block->map + start, length, start,
-                                       access, error);
+        /* By itself, since it tells better what was missing than a registration can. */
+        if (!rm_block_populate(block, start, length, error))
+            return FALSE;
+        piece.mr = rm_verbs_region_new(request->regions, request->pd, request->limits, block->map + start,
+                                       length, start, access, error);
         if (piece.mr == NULL) {
             g_prefix_error(error, "RAM block %s: ", block->name);
             return FALSE;
@@ -114,26 +116,23 @@ static gboolean register_range(Request *request, uint64_t start, uint64_t end, G
     return TRUE;
 }
 
-/* The granules of the extents that are not registered yet, neighbours together. */
-static gboolean register_granules(Request *request, uint64_t start, uint64_t length, const RmExtent *extents, unsigned n,
-                                  GError **error)
+/* The granules of the extents, neighbours together. */
+static gboolean register_granules(Request *request, uint64_t start, uint64_t length, const RmExtent *extents,
+                                  unsigned n, GError **error)
 {
     uint64_t count = (length + RM_CHUNK_MIN - 1) / RM_CHUNK_MIN;
     g_autofree gboolean *wanted = g_new0(gboolean, count);
     for (unsigned i = 0; i < n; i++)
         for (uint64_t at = extents[i].start; at < extents[i].end; at = (at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN)
             wanted[(at - start) / RM_CHUNK_MIN] = TRUE;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t from = start + i * RM_CHUNK_MIN, to = start + MIN((i + 1) * RM_CHUNK_MIN, length);
-        wanted[i] = wanted[i] && registered_until(request->pieces, from) < to;
-    }
     for (uint64_t first = 0, last; first < count; first = last) {
         last = first + 1;
         if (!wanted[first])
             continue;
         while (last < count && wanted[last])
             last++;
-        if (!register_range(request, start + first * RM_CHUNK_MIN, start + MIN(last * RM_CHUNK_MIN, length), error))
+        if (!register_range(request, start + first * RM_CHUNK_MIN, start + MIN(last * RM_CHUNK_MIN, length),
+                            error))
             return FALSE;
     }
     return TRUE;
@@ -160,8 +159,8 @@ static int compare_extents(gconstpointer a, gconstpointer b)
 }
 
 gboolean rm_verbs_target_register(RmVerbsTarget *target, uint64_t chunk, const RmExtent *wanted, unsigned n,
-                                  RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits, GArray *answer,
-                                  GError **error)
+                                  RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
+                                  GArray *answer, GError **error)
 {
     uint64_t start = chunk * target->chunk_size;
     uint64_t length = rm_chunk_length(target->block, target->chunk_size, chunk), bytes = 0;
@@ -228,10 +227,11 @@ static uint64_t trim_run(RmBlock *block, uint64_t first, uint64_t end, gint64 de
 }
 
 /*
- * Why this cannot lose a byte: there is no writer left. The queue pairs are destroyed and the regions deregistered, zero
- * ranges are written by the thread that calls this, and the VMM writes its RAM only from the load on, which comes after. And
- * a page of zeroes and a hole are the same to every reader, so that it matters not whether a page which was not announced
- * (a granule is asked for once) has been written since: if it holds anything, it stays.
+ * Why this cannot lose a byte: there is no writer left. The queue pairs are destroyed and the regions
+ * deregistered, zero ranges are written by the thread that calls this, and the VMM writes its RAM only from
+ * the load on, which comes after. And a page of zeroes and a hole are the same to every reader, so that it
+ * matters not whether a page which was not announced (a granule is asked for once) has been written since: if
+ * it holds anything, it stays.
  *
  * Not on hugetlbfs, where a page given back might not be had again; nor in private memory, which is no file.
  */

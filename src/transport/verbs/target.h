@@ -2,14 +2,14 @@
 /*
  * Guest memory at the destination: what of a block the source's card may write.
  *
- * Regions have remote write access (local write, which that needs), and nothing else. They are named on the wire by their
- * byte offset in the block, so that none of our addresses, or the VMM's, is told to anybody, and a key is good for one
- * stretch of one block.
+ * Regions have remote write access (local write, which that needs), and nothing else. They are named on the
+ * wire by their byte offset in the block, so that none of our addresses, or the VMM's, is told to anybody,
+ * and a key is good for one stretch of one block.
  *
- * Registering populates. So a chunk is registered whole only if at least half of it was asked for, and else by the granules
- * (RM_CHUNK_MIN) that were asked for, neighbours together: until the end the destination holds at most twice what was sent
- * of dense chunks, and a granule more for each stretch of sparse ones. Once the session is over, rm_verbs_target_trim() gives
- * back what was never written.
+ * Registering populates. So a chunk is registered whole only if at least half of it was asked for, and else
+ * by the granules (RM_CHUNK_MIN) that were asked for, neighbours together: until the end the destination
+ * holds at most twice what was sent of dense chunks, and a granule more for each stretch of sparse ones. Once
+ * the session is over, rm_verbs_target_trim() gives back what was never written.
  */
 #pragma once
 
@@ -23,12 +23,13 @@ void rm_verbs_target_free(RmVerbsTarget *target);
 
 /* RmRxOps.register_chunk(), for a request that has been checked. Any threads. */
 gboolean rm_verbs_target_register(RmVerbsTarget *target, uint64_t chunk, const RmExtent *extents, unsigned n,
-                                  RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits, GArray *answer,
-                                  GError **error);
+                                  RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
+                                  GArray *answer, GError **error);
 
 /* Deregisters all; nobody may register any more. FALSE if the device refused one. */
 gboolean rm_verbs_target_close(RmVerbsTarget *target, RmVerbsRegions *regions);
 
-/* Gives back the pages that only registering populated, until `deadline_us`; the guest is paused meanwhile, so what is left
- * then is left. Returns the bytes given back. After close(), with nobody writing the block. */
+/* Gives back the pages that only registering populated, until `deadline_us`; the guest is paused meanwhile,
+ * so what is left then is left. Returns the bytes given back. After close(), with nobody writing the block.
+ */
 uint64_t rm_verbs_target_trim(RmVerbsTarget *target, gint64 deadline_us);

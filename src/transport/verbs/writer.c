@@ -42,30 +42,39 @@ typedef struct {
 
 static const Meaning meanings[] = {
     {IBV_WC_RETRY_EXC_ERR, -ETIMEDOUT, RM_REASON_PEER_TIMEOUT,
-     "the destination's card does not answer: look at its host, the cable, and for RoCE at MTU and flow control"},
-    {IBV_WC_RNR_RETRY_EXC_ERR, -EPIPE, RM_REASON_TRANSPORT, "the destination is not ready to receive; its log may say why"},
+     "the destination's card does not answer: look at its host, the cable, and for RoCE at MTU and flow "
+     "control"},
+    {IBV_WC_RNR_RETRY_EXC_ERR, -EPIPE, RM_REASON_TRANSPORT,
+     "the destination is not ready to receive; its log may say why"},
     {IBV_WC_REM_ACCESS_ERR, -EACCES, RM_REASON_TRANSPORT,
-     "the destination's card refused the key: the session has ended there, or the memory is no longer registered; its log says "
+     "the destination's card refused the key: the session has ended there, or the memory is no longer "
+     "registered; its log says "
      "why"},
-    {IBV_WC_REM_INV_REQ_ERR, -EPROTO, RM_REASON_TRANSPORT, "the destination's card refused the request as malformed"},
-    {IBV_WC_REM_OP_ERR, -EREMOTEIO, RM_REASON_TRANSPORT, "the destination's card could not do it; look at its kernel log"},
-    {IBV_WC_LOC_PROT_ERR, -EFAULT, RM_REASON_TRANSPORT, "this host's card cannot read the memory: it is not registered any more"},
+    {IBV_WC_REM_INV_REQ_ERR, -EPROTO, RM_REASON_TRANSPORT,
+     "the destination's card refused the request as malformed"},
+    {IBV_WC_REM_OP_ERR, -EREMOTEIO, RM_REASON_TRANSPORT,
+     "the destination's card could not do it; look at its kernel log"},
+    {IBV_WC_LOC_PROT_ERR, -EFAULT, RM_REASON_TRANSPORT,
+     "this host's card cannot read the memory: it is not registered any more"},
     {IBV_WC_FATAL_ERR, -EIO, RM_REASON_TRANSPORT, "this host's card has failed; look at its kernel log"},
 };
 
-/* The status of the first request that failed. Those behind it are flushed, which says nothing: the first failure stays. */
+/* The status of the first request that failed. Those behind it are flushed, which says nothing: the first
+ * failure stays. */
 static int completion_failed(RmVerbsWriter *writer, const struct ibv_wc *wc)
 {
     if (wc->status == IBV_WC_WR_FLUSH_ERR)
-        return rm_verbs_shared_fail(writer->shared, -EPIPE, RM_REASON_PEER_LOST,
-                                    "data channel %u: the connection was ended; the destination's log says why", writer->index);
+        return rm_verbs_shared_fail(
+            writer->shared, -EPIPE, RM_REASON_PEER_LOST,
+            "data channel %u: the connection was ended; the destination's log says why", writer->index);
     for (unsigned i = 0; i < G_N_ELEMENTS(meanings); i++)
         if (meanings[i].status == wc->status)
-            return rm_verbs_shared_fail(writer->shared, meanings[i].code, meanings[i].reason, "data channel %u: %s: %s",
-                                        writer->index, ibv_wc_status_str(wc->status), meanings[i].advice);
+            return rm_verbs_shared_fail(writer->shared, meanings[i].code, meanings[i].reason,
+                                        "data channel %u: %s: %s", writer->index,
+                                        ibv_wc_status_str(wc->status), meanings[i].advice);
     return rm_verbs_shared_fail(writer->shared, -EIO, RM_REASON_TRANSPORT,
-                                "data channel %u: %s (vendor error %#x); look at both hosts' kernel logs", writer->index,
-                                ibv_wc_status_str(wc->status), wc->vendor_err);
+                                "data channel %u: %s (vendor error %#x); look at both hosts' kernel logs",
+                                writer->index, ibv_wc_status_str(wc->status), wc->vendor_err);
 }
 
 /* ---- completions ---- */
@@ -76,9 +85,9 @@ static int reap(RmVerbsWriter *writer)
     struct ibv_wc wc[POLL_BATCH];
     int n = ibv_poll_cq(writer->qp.cq, POLL_BATCH, wc);
     if (n < 0)
-        return rm_verbs_shared_fail(writer->shared, -EIO, RM_REASON_TRANSPORT,
-                                    "data channel %u: the completion queue cannot be read; look at the kernel log",
-                                    writer->index);
+        return rm_verbs_shared_fail(
+            writer->shared, -EIO, RM_REASON_TRANSPORT,
+            "data channel %u: the completion queue cannot be read; look at the kernel log", writer->index);
     for (int i = 0; i < n; i++) {
         if (wc[i].status != IBV_WC_SUCCESS)
             return completion_failed(writer, &wc[i]);
@@ -99,8 +108,8 @@ int rm_verbs_writer_reap(RmVerbsWriter *writer)
     return MIN(n, 0);
 }
 
-/* Polls for as long as it has lately been worth it: on a fast network the next completion is a few microseconds away, and a
- * system call would take longer; on a slow one the core is better left to others. */
+/* Polls for as long as it has lately been worth it: on a fast network the next completion is a few
+ * microseconds away, and a system call would take longer; on a slow one the core is better left to others. */
 static int spin(RmVerbsWriter *writer)
 {
     gint64 end = g_get_monotonic_time() + writer->spin_us;
@@ -127,12 +136,13 @@ static int wait_completion(RmVerbsWriter *writer)
             return code;
         if (g_get_monotonic_time() - writer->progress_us > (gint64)shared->timeout_ms * 1000)
             return rm_verbs_shared_fail(shared, -ETIMEDOUT, RM_REASON_PEER_TIMEOUT,
-                                        "data channel %u: the destination took no data for %u ms", writer->index,
-                                        shared->timeout_ms);
+                                        "data channel %u: the destination took no data for %u ms",
+                                        writer->index, shared->timeout_ms);
         code = rm_verbs_qp_sleep(&writer->qp, shared->wake_fd, (int)MIN(shared->timeout_ms, SLEEP_MS));
         if (code < 0)
-            return rm_verbs_shared_fail(shared, code, RM_REASON_TRANSPORT, "data channel %u: cannot wait for completions: %s",
-                                        writer->index, g_strerror(-code));
+            return rm_verbs_shared_fail(shared, code, RM_REASON_TRANSPORT,
+                                        "data channel %u: cannot wait for completions: %s", writer->index,
+                                        g_strerror(-code));
         n = reap(writer);
     }
     return MIN(n, 0);
@@ -152,8 +162,9 @@ int rm_verbs_writer_flush(RmVerbsWriter *writer)
     code = ibv_post_send(writer->qp.id->qp, writer->requests, &bad);
     if (code != 0)
         return rm_verbs_shared_fail(writer->shared, -code, RM_REASON_TRANSPORT,
-                                    "data channel %u: cannot post %u requests, %u outstanding of %u: %s", writer->index, n,
-                                    (unsigned)(writer->posted - writer->done), writer->qp.send_depth, g_strerror(code));
+                                    "data channel %u: cannot post %u requests, %u outstanding of %u: %s",
+                                    writer->index, n, (unsigned)(writer->posted - writer->done),
+                                    writer->qp.send_depth, g_strerror(code));
     writer->posted += n;
     writer->n_pending = 0;
     return 0;
@@ -182,8 +193,8 @@ static int next_request(RmVerbsWriter *writer, struct ibv_send_wr **ret_request)
     return 0;
 }
 
-static int write_piece(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote, uint32_t rkey,
-                       uint32_t length)
+static int write_piece(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote,
+                       uint32_t rkey, uint32_t length)
 {
     struct ibv_send_wr *request;
     int code = next_request(writer, &request);
@@ -200,8 +211,8 @@ static int write_piece(RmVerbsWriter *writer, const uint8_t *local, uint32_t lke
     return 0;
 }
 
-int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote, uint32_t rkey,
-                          uint64_t length)
+int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote,
+                          uint32_t rkey, uint64_t length)
 {
     int code = 0;
     while (length > 0 && code == 0) {
@@ -228,10 +239,11 @@ static int create_ring(RmVerbsWriter *writer)
     if (writer->ring_mr != NULL)
         return 0;
     int code = errno;
-    return rm_verbs_shared_fail(writer->shared, -code, RM_REASON_PRIVILEGE,
-                                "data channel %u: no %u KiB of registered memory to copy through: %s; raise the limit of locked "
-                                "memory (ulimit -l, LimitMEMLOCK= in the unit)",
-                                writer->index, (unsigned)(bytes >> 10), g_strerror(code));
+    return rm_verbs_shared_fail(
+        writer->shared, -code, RM_REASON_PRIVILEGE,
+        "data channel %u: no %u KiB of registered memory to copy through: %s; raise the limit of locked "
+        "memory (ulimit -l, LimitMEMLOCK= in the unit)",
+        writer->index, (unsigned)(bytes >> 10), g_strerror(code));
 }
 
 /* `length` bytes of the ring in one piece, once they are free. */
@@ -250,7 +262,8 @@ static int reserve(RmVerbsWriter *writer, uint64_t length, uint8_t **ret_space)
     return code;
 }
 
-int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey, uint64_t length)
+int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey,
+                         uint64_t length)
 {
     int code = writer->ring_mr == NULL ? create_ring(writer) : 0;
     uint64_t limit = MIN(MIN(RING_PIECE_MAX, writer->qp.limits.max_msg_sz), writer->ring_bytes / 2);
@@ -276,7 +289,8 @@ int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
     struct ibv_send_wr *request;
     /* One mark is in flight at a time: the wait below has seen the last one off. */
     RmVerbsMark *mark = writer->qp.messages;
-    *mark = (RmVerbsMark){GUINT32_TO_LE(RM_VERBS_MARK_MAGIC), GUINT32_TO_LE(round), GUINT64_TO_LE(writer->payload)};
+    *mark = (RmVerbsMark){GUINT32_TO_LE(RM_VERBS_MARK_MAGIC), GUINT32_TO_LE(round),
+                          GUINT64_TO_LE(writer->payload)};
     int code = next_request(writer, &request);
     if (code < 0)
         return code;

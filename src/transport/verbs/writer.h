@@ -2,13 +2,13 @@
 /*
  * The sending half of a channel at the source: writes in flight, bounded by credits.
  *
- * Work requests are numbered; a request's credit is its place in the send queue. They are handed to the device in linked
- * lists, of which only the last request asks for a completion: a send queue completes in order, so that one gives all
- * before it back. Because every list ends in one that asks, whoever waits for credit always waits for something that will
- * come.
+ * Work requests are numbered; a request's credit is its place in the send queue. They are handed to the
+ * device in linked lists, of which only the last request asks for a completion: a send queue completes in
+ * order, so that one gives all before it back. Because every list ends in one that asks, whoever waits for
+ * credit always waits for something that will come.
  *
- * Copies go through a ring of registered memory. Its space is given back with the credit of the request that used it, in the
- * same order, so a head and a tail are all the bookkeeping there is.
+ * Copies go through a ring of registered memory. Its space is given back with the credit of the request that
+ * used it, in the same order, so a head and a tail are all the bookkeeping there is.
  *
  * One thread at a time, the channel's sender; the RmVerbsShared is everybody's.
  */
@@ -28,7 +28,8 @@ typedef struct {
 } RmVerbsShared;
 
 /* Keeps the first failure, and wakes every channel's thread. Returns the first one's code. */
-int rm_verbs_shared_fail(RmVerbsShared *shared, int code, RmReason reason, const char *format, ...) G_GNUC_PRINTF(4, 5);
+int rm_verbs_shared_fail(RmVerbsShared *shared, int code, RmReason reason, const char *format, ...)
+    G_GNUC_PRINTF(4, 5);
 
 typedef struct {
     RmVerbsShared *shared;
@@ -36,9 +37,9 @@ typedef struct {
     RmVerbsQp qp;
     unsigned mtu, overhead; /* for wire_bytes */
 
-    uint64_t posted; /* requests handed to the device, since the start */
-    uint64_t done;   /* of these, completed */
-    uint64_t payload; /* bytes written, pending ones included */
+    uint64_t posted;     /* requests handed to the device, since the start */
+    uint64_t done;       /* of these, completed */
+    uint64_t payload;    /* bytes written, pending ones included */
     uint64_t *ring_ends; /* by number modulo depth: where the ring's tail is once it has completed */
 
     unsigned n_pending; /* the list being built */
@@ -61,11 +62,13 @@ void rm_verbs_writer_clear(RmVerbsWriter *writer);
 
 /* Each blocks while the window is full; 0 or a negative errno, with the failure set. */
 
-/* Writes [local, local + length), registered as lkey, to [remote, …), sliced to what the device takes in one request. */
-int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote, uint32_t rkey,
-                          uint64_t length);
+/* Writes [local, local + length), registered as lkey, to [remote, …), sliced to what the device takes in one
+ * request. */
+int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote,
+                          uint32_t rkey, uint64_t length);
 /* The same by way of the ring: `local` is no longer needed on return. */
-int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey, uint64_t length);
+int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey,
+                         uint64_t length);
 /* Hands what is pending to the device. */
 int rm_verbs_writer_flush(RmVerbsWriter *writer);
 /* Takes back what has completed, without waiting. */

@@ -37,6 +37,33 @@ static void test_open(void)
     g_assert_cmpuint(byte, ==, 42);
 }
 
+/* One holder a file, whoever opened it; two blocks of one file are one holder. */
+static void test_claim(void)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(RmBlock) block = memory_block(MIB, 0, 0);
+    GPtrArray *claims[2];
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", block->fd);
+    for (int i = 0; i < 2; i++) {
+        claims[i] = g_ptr_array_new_with_free_func((GDestroyNotify)rm_block_free);
+        for (int k = 0; k < 2; k++) {
+            RmBlock *part = rm_block_new("part", MIB / 2);
+            part->file_offset = (uint64_t)k * MIB / 2;
+            g_assert_true(rm_block_open(part, open(path, O_RDWR | O_CLOEXEC), TRUE, &error));
+            g_ptr_array_add(claims[i], part);
+        }
+    }
+    g_assert_true(rm_blocks_claim(claims[0], &error));
+    g_assert_no_error(error);
+    g_assert_false(rm_blocks_claim(claims[1], &error));
+    g_assert_error(error, RM_ERROR, RM_REASON_GUEST_BUSY);
+    g_clear_error(&error);
+    g_ptr_array_unref(claims[0]);
+    g_assert_true(rm_blocks_claim(claims[1], &error));
+    g_assert_no_error(error);
+    g_ptr_array_unref(claims[1]);
+}
+
 /* Opens `size` bytes at `offset` of `fd` (taken) and expects ram-backing. */
 static void refused(int fd, uint64_t size, uint64_t offset, const char *word)
 {
@@ -258,6 +285,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/block/open", test_open);
     g_test_add_func("/block/refused", test_refused);
+    g_test_add_func("/block/claim", test_claim);
     g_test_add_func("/block/half-built", test_half_built);
     g_test_add_func("/block/populated", test_populated);
     g_test_add_func("/block/populated-neighbours", test_populated_neighbours);

@@ -131,7 +131,7 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     rig->far = rig_control(fds[1]);
     rig->far_fd = fds[1];
     rig->asked = g_ptr_array_new_with_free_func(g_free);
-    session->accept = g_new0(RmAccept, 1);
+    session->accept = rm_accept_new();
     session->accept->chunk_size = 1 << 20;
     session->accept->channels = channels;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * A source and a destination of the rdma transport in one process, with the sender's part in between: it asks for what it
- * is going to write. Over the fake provider, or a real device: then RDMAMIG_TEST_ADDRESS is its address.
+ * A source and a destination of the rdma transport in one process, with the sender's part in between: it asks
+ * for what it is going to write. Over the fake provider, or a real device: then RDMAMIG_TEST_ADDRESS is its
+ * address.
  */
 #pragma once
 
@@ -25,12 +26,12 @@ typedef struct {
     uint64_t chunk_size;
     unsigned timeout_ms;
     gboolean copy;
-    gboolean sparse;      /* the source's blocks begin as holes */
-    const char *device;   /* the source's wish */
+    gboolean sparse;    /* the source's blocks begin as holes */
+    const char *device; /* the source's wish */
     int gid_index;
-    const char *from;     /* --data-source */
-    const char *host;     /* NULL: the device's */
-    uint64_t sizes[4];    /* of the blocks; ends with 0 */
+    const char *from;  /* --data-source */
+    const char *host;  /* NULL: the device's */
+    uint64_t sizes[4]; /* of the blocks; ends with 0 */
 } RigParams;
 
 typedef struct {
@@ -40,6 +41,40 @@ typedef struct {
     RmTx *tx;
     RmRx *rx;
 } Rig;
+
+/* ---- warnings: other threads log at the same time, so that g_test_expect_message() won't do ---- */
+
+static GMutex rig_log_lock;
+static GString *rig_warnings; /* rig_log_lock */
+
+static void rig_log(const char *domain, GLogLevelFlags level, const char *message, gpointer data)
+{
+    if (!(level & (G_LOG_LEVEL_WARNING | G_LOG_LEVEL_CRITICAL | G_LOG_LEVEL_ERROR)))
+        return;
+    g_mutex_lock(&rig_log_lock);
+    g_string_append_printf(rig_warnings, "%s\n", message);
+    g_mutex_unlock(&rig_log_lock);
+}
+
+static inline void rig_log_init(void)
+{
+    rig_warnings = g_string_new(NULL);
+    g_log_set_always_fatal(G_LOG_FATAL_MASK | G_LOG_LEVEL_CRITICAL);
+    g_log_set_default_handler(rig_log, NULL);
+}
+
+/* The warnings since the last call match `pattern`; NULL: there were none. */
+static inline void rig_assert_warned(const char *pattern)
+{
+    g_mutex_lock(&rig_log_lock);
+    g_autofree char *text = g_strndup(rig_warnings->str, rig_warnings->len);
+    g_string_truncate(rig_warnings, 0);
+    g_mutex_unlock(&rig_log_lock);
+    if (pattern == NULL)
+        g_assert_cmpstr(text, ==, "");
+    else if (!g_pattern_match_simple(pattern, text))
+        g_assert_cmpstr(text, ==, pattern);
+}
 
 static inline const char *rig_address(void)
 {
@@ -89,8 +124,8 @@ static inline gboolean rig_start(Rig *rig, GError **error)
     return rig->rx->ops->start(rig->rx, &params, error);
 }
 
-static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYTES], unsigned channels, GCancellable *cancellable,
-                                      RmTx **ret_tx, GError **error)
+static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYTES], unsigned channels,
+                                      GCancellable *cancellable, RmTx **ret_tx, GError **error)
 {
     json_object *address = rig->rx->ops->offer(rig->rx);
     RmTxParams params = {.channels = channels,
@@ -153,12 +188,14 @@ static inline unsigned rig_channel(Rig *rig, uint32_t block, uint64_t offset)
 }
 
 /* What the far side answers to a request for the runs; they lie in one chunk. */
-static inline gboolean rig_ask(Rig *rig, uint32_t block, const RmRun *runs, unsigned n, GArray *answer, GError **error)
+static inline gboolean rig_ask(Rig *rig, uint32_t block, const RmRun *runs, unsigned n, GArray *answer,
+                               GError **error)
 {
     g_autofree RmExtent *extents = g_new(RmExtent, n);
     for (unsigned i = 0; i < n; i++)
         extents[i] = (RmExtent){runs[i].offset, runs[i].offset + runs[i].length};
-    return rig->rx->ops->register_chunk(rig->rx, block, runs[0].offset / rig->params.chunk_size, extents, n, answer, error);
+    return rig->rx->ops->register_chunk(rig->rx, block, runs[0].offset / rig->params.chunk_size, extents, n,
+                                        answer, error);
 }
 
 static inline gboolean rig_register(Rig *rig, uint32_t block, const RmRun *runs, unsigned n, GError **error)
@@ -166,7 +203,9 @@ static inline gboolean rig_register(Rig *rig, uint32_t block, const RmRun *runs,
     g_autoptr(GArray) answer = g_array_new(FALSE, FALSE, sizeof(RmRegion));
     if (!rig_ask(rig, block, runs, n, answer, error))
         return FALSE;
-    g_assert_cmpint(rig->tx->ops->registered(rig->tx, block, (const RmRegion *)(const void *)answer->data, answer->len), ==, 0);
+    g_assert_cmpint(
+        rig->tx->ops->registered(rig->tx, block, (const RmRegion *)(const void *)answer->data, answer->len),
+        ==, 0);
     return TRUE;
 }
 
@@ -210,10 +249,10 @@ static inline void rig_assert_failed(Rig *rig, RmReason reason, const char *patt
     g_assert_false(rig->tx->ops->error(rig->tx, &error));
     g_assert_error(error, RM_ERROR, (gint)reason);
     if (!g_pattern_match_simple(pattern, error->message))
-        g_error("\"%s\" does not match \"%s\"", error->message, pattern);
+        g_assert_cmpstr(error->message, ==, pattern);
 }
 
-#define rig_assert_equal(rig, block)                                                                                             \
+#define rig_assert_equal(rig, block)                                                                         \
     g_assert_true(memcmp(rig_from(rig, block)->map, rig_to(rig, block)->map, rig_from(rig, block)->size) == 0)
 
 /* Changes random runs of a block and posts just these, a chunk at a time. Returns the bytes posted. */
@@ -225,7 +264,8 @@ static inline uint64_t rig_change(Rig *rig, uint32_t index)
         uint64_t end = chunk * chunk_size + rm_chunk_length(block, chunk_size, chunk), total = 0;
         RmRun runs[RM_RUNS_MAX];
         unsigned n = 0;
-        for (uint64_t at = chunk * chunk_size + PAGES(g_test_rand_int_range(0, 40)); at < end && n < RM_RUNS_MAX;) {
+        for (uint64_t at = chunk * chunk_size + PAGES(g_test_rand_int_range(0, 40));
+             at < end && n < RM_RUNS_MAX;) {
             uint64_t wish = PAGES(g_test_rand_int_range(1, 12)), length = MIN(wish, end - at);
             if (total + length > RM_POST_BYTES_MAX)
                 break;
