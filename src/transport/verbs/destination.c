@@ -217,7 +217,7 @@ static void *reaper(void *data)
 /* All receives are there before the source may send: a SEND never finds the receiver not ready. */
 static gboolean connect_channel(Channel *channel, struct rdma_cm_id *id, GError **error)
 {
-    struct rdma_conn_param accept = {.rnr_retry_count = 7, .retry_count = 7};
+    struct rdma_conn_param accept = {.rnr_retry_count = 7, .retry_count = 6 /* as the source */};
     if (!rm_verbs_qp_create(&channel->qp, id, 1, RECEIVES, error))
         return FALSE;
     for (unsigned i = 0; i < RECEIVES; i++) {
