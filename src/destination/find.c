@@ -38,11 +38,12 @@ static gboolean agree(const char *ours, const char *theirs, int weight, int *sco
 }
 
 /* Opens the QEMU at `path` if it waits for this guest. Returns the score, or NOT_THIS or BUSY with the reason
- * in `why`. */
+ * in `why`. One that was
+ * `started` for this guest and waits for another is ended: nobody else knows of it. */
 #define NOT_THIS (-1)
 #define BUSY (-2)
 static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GCancellable *cancel,
-                    RmFound *ret_found, char **why)
+                    gboolean started, RmFound *ret_found, char **why)
 {
     RmFound found = {0};
     g_autoptr(GError) error = NULL;
@@ -63,6 +64,8 @@ static int try_path(RmDaemon *daemon, const char *path, const RmHello *hello, GC
     } else if (!agree(found.info->uuid, hello->guest_uuid, 2, &score) ||
                !agree(found.info->name, hello->guest_name, 1, &score)) {
         *why = g_strdup_printf("%s: waits for guest `%s` %s", path, found.info->name, found.info->uuid);
+        if (started && !found.guest->ops->quit(found.guest, &error))
+            g_warning("%s: %s", path, error->message);
     } else {
         *ret_found = found;
         return score;
@@ -154,7 +157,7 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
     /* It prints the path when it has started QEMU; the socket may need a moment. */
     for (int i = 0; i < 50 && !g_file_test(path, G_FILE_TEST_EXISTS); i++)
         g_usleep(100000);
-    if (try_path(daemon, path, hello, cancel, ret_found, &why) < 0)
+    if (try_path(daemon, path, hello, cancel, TRUE, ret_found, &why) < 0)
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s",
                        why);
     ret_found->started = TRUE;
@@ -177,7 +180,7 @@ static gboolean look(RmDaemon *daemon, const RmHello *hello, GCancellable *cance
     for (guint i = 0; i < candidates->len; i++) {
         g_autofree char *why = NULL;
         RmFound found = {0};
-        int score = try_path(daemon, candidates->pdata[i], hello, cancel, &found, &why);
+        int score = try_path(daemon, candidates->pdata[i], hello, cancel, FALSE, &found, &why);
         if (score < 0) {
             *ret_busy = *ret_busy || score == BUSY;
             g_string_append_printf(reasons, "%s%s", reasons->len > 0 ? "; " : "", why);

@@ -75,6 +75,16 @@ class Several(Case):
         second.assert_runs()
         self.assertEqual(one.finish()[0], DONE)
 
+    def test_what_exec_starts_in_vain_is_ended(self):
+        """A QEMU that --exec started for somebody else."""
+        source = Qemu(self, "source", extra=["-uuid", "11111111-1111-4111-8111-111111111111"], **self.SMALL)
+        source.wait_letters()
+        target = Qemu(self, "target", incoming=True, rams=(64,), extra=["-uuid", "22222222-2222-4222-8222-222222222222"])
+        result = self.send(source, Daemon(self, "--exec", f"echo {target.path}"), expect=REFUSED)
+        self.assertEqual(result["reason"], "guest-not-found")
+        wait_until(lambda: not target.alive(), "the QEMU ends")
+        source.assert_runs()
+
     def test_an_idle_daemon_ends(self):
         """Again and again: it once missed its own last word."""
         for _ in range(60):
