@@ -180,7 +180,8 @@ static void test_recall(gconstpointer data)
             raw_send(fd, get, strlen(get), ends[1]);
             raw_send(fd, migrate, strlen(migrate), -1);
             raw_send(fd, "{\"execute\":\"stop\"}", 9, -1);
-            close(ends[1]); /* and nobody reads: QEMU has to be told to stop */
+            close(ends[1]);
+            close(ends[0]); /* QEMU finds out that nobody reads any more, or is told to stop */
         }
         g_autoptr(RmGuest) guest = adopt(vm, fd);
         recall_and_resume(guest, note);
