@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "destination/daemon.h"
 #include "destination/options.h"
+#include "destination/sweep.h"
 
 #include <glib-unix.h>
 #include <locale.h>
@@ -46,6 +47,7 @@ static int run(const RmListenOptions *options)
         rm_daemon_free(daemon);
         return 1;
     }
+    rm_sweep_start(daemon);
     g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
     g_main_loop_run(loop);
     g_message("stopping: no new sessions; those before commit are cancelled");

@@ -30,6 +30,9 @@
 #define RM_JOURNAL_KEPT 10000 /* … unless there are more than this many ended ones: then the oldest go */
 #define RM_JOURNAL_BYTES (1u << 20) /* no file is larger; a larger one is not ours */
 
+/* The states of a journal from which a session may still end either way. */
+#define RM_JOURNAL_OPEN (RM_STATE_BIT(PRECOPY) | RM_STATE_BIT(SWITCHOVER) | RM_STATE_BIT(PREPARED))
+
 /* Thread-safe, each call: several threads of one process may share an RmJournal. All paths are refused that
  * others could have put there: symbolic links, other owners, files or folders that others may write. */
 
