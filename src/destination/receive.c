@@ -10,7 +10,7 @@
 #include "control/message.h"
 #include "destination/admit.h"
 #include "destination/find.h"
-#include "handover/journal.h"
+#include "destination/guard.h"
 #include "memory/chunk.h"
 
 #include <string.h>
@@ -38,8 +38,9 @@ typedef struct {
     RmHello *hello;
     RmAccept *accept;
     RmJournal *journal; /* NULL before accept, and with --dry-run */
-    guint next_offer;   /* of hello->transports */
-    gboolean writing;   /* the source has begun: no other transport any more */
+    RmGuardian *guardian;
+    guint next_offer; /* of hello->transports */
+    gboolean writing; /* the source has begun: no other transport any more */
     RmRx *rx;
     GThreadPool *pool; /* of Registration */
 } Receive;
@@ -393,27 +394,6 @@ static gboolean prepare_guest(Receive *receive, GError **error)
     return TRUE;
 }
 
-/* From here on the session can be asked after. The last step before `accept`: what is refused leaves no file.
- */
-static gboolean start_journal(Receive *receive, const char *peer, GError **error)
-{
-    g_autofree char *qmp = g_canonicalize_filename(receive->found.path, NULL);
-    RmJournalFacts facts = {
-        .session = receive->entry.id,
-        .side = RM_SIDE_DESTINATION,
-        .guest = receive->hello->guest_name,
-        .qmp = qmp,
-        .pid = receive->found.info->pid,
-        .peer = (char *)peer,
-        .token = receive->accept->token,
-        .started = receive->found.started,
-    };
-    rm_journal_facts_stamp(&facts);
-    receive->journal = rm_journal_create(&facts, RM_STATE_PRECOPY, error);
-    g_free(facts.host_boot);
-    return receive->journal != NULL;
-}
-
 static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
@@ -429,8 +409,10 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_admit_format_token(receive->entry.token);
+    /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
-        (!hello->dry_run && !start_journal(receive, peer, error)))
+        (!hello->dry_run &&
+         !rm_guard_start(hello, accept, &receive->found, peer, &receive->journal, &receive->guardian, error)))
         return FALSE;
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
     receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
@@ -534,6 +516,7 @@ static void receive_clear(Receive *receive)
     rm_hello_free(receive->hello);
     rm_accept_free(receive->accept);
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
+    rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
     rm_journal_close(receive->journal); /* from here on nobody looks after the session */
     if (receive->added)
