@@ -95,6 +95,12 @@ gboolean rm_session_check(RmSession *session, GError **error)
     /* The operator's wish first: what breaks on the way to fulfilling it is not the reason. */
     if (g_atomic_int_get(&session->operator_cancelled))
         return rm_fail(error, RM_REASON_CANCELLED, "cancelled by the operator");
+    if (g_atomic_int_get(&session->pause_exceeded))
+        return rm_fail(
+            error, RM_REASON_MAX_PAUSE,
+            "the guest was not handed over within %.1f s of its pause and runs on here; allow more "
+            "with --max-pause",
+            (double)session->options->max_pause_ms / 1000);
     return session->control == NULL || rm_control_error(session->control, error);
 }
 

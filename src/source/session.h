@@ -17,6 +17,7 @@
 #include "control/channel.h"
 #include "control/message.h"
 #include "guest/guest.h"
+#include "handover/guardian.h"
 #include "memory/populated.h"
 #include "source/options.h"
 #include "source/report.h"
@@ -39,6 +40,7 @@ typedef struct {
     RmReporter *reporter;
     GCancellable *cancel;
     gint operator_cancelled; /* atomic */
+    gint pause_exceeded;     /* atomic */
 
     /* the session thread's */
     RmState state;
@@ -47,6 +49,9 @@ typedef struct {
     GPtrArray *blocks; /* RmBlock* */
     gboolean was_running;
     gboolean guest_touched; /* stopped by us: roll back */
+    gboolean moved_stopped; /* since it did not converge, and that was wished */
+    GSource *pause_timer;   /* NULL while no bound runs */
+    RmGuardian *guardian;   /* NULL before accept */
     gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
     RmControl *control;
     gulong lost_handler;
@@ -125,7 +130,12 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
 gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);
 
 /* converge.c */
-typedef enum { RM_NEXT_ROUND, RM_NEXT_SWITCHOVER, RM_NEXT_GIVE_UP } RmNext;
+typedef enum {
+    RM_NEXT_ROUND,
+    RM_NEXT_SWITCHOVER,
+    RM_NEXT_SUSPEND, /* switch over, though it will take longer than wished */
+    RM_NEXT_GIVE_UP,
+} RmNext;
 typedef struct {
     double rate;        /* bytes/s the wire took lately */
     double overhead_ms; /* of a switchover apart from its writes */
@@ -146,6 +156,12 @@ gboolean rm_converge_check_time(RmSession *session, GError **error);
 gboolean rm_switchover_run(RmSession *session, GError **error);
 /* Puts the source guest back; called on every failure at which the source owns it. */
 gboolean rm_switchover_roll_back(RmSession *session, GError **error);
+
+/* pause.c: around what stops the guest. */
+void rm_pause_begin(RmSession *session);              /* before it */
+void rm_pause_roll_back(RmSession *session);          /* before it is let run again */
+void rm_pause_end(RmSession *session);                /* it runs again, or `commit` is recorded */
+uint64_t rm_pause_bound_ms(const RmSession *session); /* 0: none */
 
 /* verify.c: compares chunks that are clean now and not compared yet; all of them if `stopped`. */
 gboolean rm_verify_clean(RmSession *session, gboolean stopped, GError **error);
