@@ -27,14 +27,15 @@ static RmJournal *start_journal(const RmHello *hello, const RmAccept *accept, co
     return journal;
 }
 
-gboolean rm_guard_start(const RmHello *hello, const RmAccept *accept, const RmFound *found, const char *peer,
-                        RmJournal **ret_journal, RmGuardian **ret_guardian, GError **error)
+gboolean rm_guard_destination_start(const RmHello *hello, const RmAccept *accept, const RmFound *found,
+                                    const char *peer, RmJournal **ret_journal, RmGuardian **ret_guardian,
+                                    GError **error)
 {
     *ret_journal = start_journal(hello, accept, found, peer, error);
     if (*ret_journal == NULL)
         return FALSE;
     RmGuardianParams params = {
-        .verb = RM_GUARD_VERB,
+        .verb = RM_GUARDIAN_VERB,
         .qmp_fd = found->guest->ops->connection(found->guest),
         .journal = *ret_journal,
     };
@@ -61,7 +62,7 @@ static gboolean settle(RmJournal *journal, int qmp_fd, GError **error)
     return ok;
 }
 
-int rm_guard_main(int argc, char **argv)
+int rm_guard_destination_main(int argc, char **argv)
 {
     return rm_guardian_main(argc, argv, settle);
 }

@@ -6,13 +6,10 @@
 #include "destination/find.h"
 #include "handover/guardian.h"
 
-/* The hidden verb that makes this program a guardian. */
-#define RM_GUARD_VERB "guardian"
-
 /* Makes the journal, from which moment the session can be asked after, and starts the guardian. Reasons
  * journal, protocol, internal; *ret_journal may be set even then, and has to be moved to an end. */
-gboolean rm_guard_start(const RmHello *hello, const RmAccept *accept, const RmFound *found, const char *peer,
+gboolean rm_guard_destination_start(const RmHello *hello, const RmAccept *accept, const RmFound *found, const char *peer,
                         RmJournal **ret_journal, RmGuardian **ret_guardian, GError **error);
 
 /* The guardian's main(). */
-int rm_guard_main(int argc, char **argv);
+int rm_guard_destination_main(int argc, char **argv);

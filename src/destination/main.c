@@ -66,9 +66,9 @@ int main(int argc, char **argv)
     g_autoptr(GError) error = NULL;
     g_autofree char *text = NULL;
     setlocale(LC_ALL, "");
-    if (argc > 1 && strcmp(argv[1], RM_GUARD_VERB) == 0) {
+    if (argc > 1 && strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
         rm_log_init("rdmamigd", 0);
-        return rm_guard_main(argc, argv);
+        return rm_guard_destination_main(argc, argv);
     }
     g_autoptr(RmListenOptions) options = rm_listen_options_parse(argc, argv, &text, &error);
     if (text != NULL) {

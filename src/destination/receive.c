@@ -411,8 +411,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     accept->token = rm_admit_format_token(receive->entry.token);
     /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
-        (!hello->dry_run &&
-         !rm_guard_start(hello, accept, &receive->found, peer, &receive->journal, &receive->guardian, error)))
+        (!hello->dry_run && !rm_guard_destination_start(hello, accept, &receive->found, peer,
+                                                        &receive->journal, &receive->guardian, error)))
         return FALSE;
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
     receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);

@@ -47,7 +47,7 @@ static gboolean end_spent(const RmJournalFacts *facts, RmGuest *guest, GError **
     RmGuestRun run;
     g_autoptr(GError) problem = NULL;
     if (!guest->ops->run_state(guest, &run, &problem)) {
-        if (!rm_journal_vmm_lives(facts))
+        if (rm_error_reason(problem) == RM_REASON_GUEST_GONE)
             return TRUE;
         g_propagate_error(error, g_steal_pointer(&problem));
         return FALSE;

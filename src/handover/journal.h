@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     RmState state;
     unsigned past;     /* RM_STATE_BIT of this state and of all before it */
-    gboolean run;      /* committed: the guest is to run (FALSE: to be left paused) */
+    gboolean run;      /* from committed on: the guest is to run there (FALSE: to be left paused) */
     json_object *note; /* source: what the VMM's settings were before save(), see guest.h recall(); NULL if
                           unchanged. The latest one that was given, in whatever record */
     int64_t time_us;

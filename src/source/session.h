@@ -18,6 +18,7 @@
 #include "control/message.h"
 #include "guest/guest.h"
 #include "handover/guardian.h"
+#include "handover/journal.h"
 #include "memory/populated.h"
 #include "source/options.h"
 #include "source/report.h"
@@ -51,8 +52,9 @@ typedef struct {
     gboolean guest_touched; /* stopped by us: roll back */
     gboolean moved_stopped; /* since it did not converge, and that was wished */
     GSource *pause_timer;   /* NULL while no bound runs */
-    RmGuardian *guardian;   /* NULL before accept */
-    gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
+    gboolean unconfirmed;   /* the destination has committed, and not said that the guest runs */
+    RmJournal *journal;     /* from `accept` on */
+    RmGuardian *guardian;   /* likewise */
     RmControl *control;
     gulong lost_handler;
     RmHello *hello;
@@ -98,8 +100,17 @@ gboolean rm_negotiate(RmSession *session, GError **error);
 gboolean rm_negotiate_data(RmSession *session, GError **error);
 /* Connects the control channel. */
 gboolean rm_negotiate_connect(RmSession *session, GError **error);
-/* Reconnects and asks what became of the session; FALSE if nobody answers. */
-gboolean rm_negotiate_query(RmSession *session, RmFate *ret_fate, GError **error);
+
+/* record.c: the session's journal. Reason journal throughout. */
+gboolean rm_record_start(RmSession *session, GError **error);
+gboolean rm_record(RmSession *session, RmState from, RmState to, GError **error);
+/* Whether the guest is to run at the destination; in every record, so that the latest one says it. */
+gboolean rm_record_runs(const RmSession *session);
+/* For RmGuestOps.set_note; data is the session. */
+gboolean rm_record_note(gpointer data, json_object *found, GError **error);
+/* The end state that the session is in. A failure is only warned of: settling what is settled does nothing.
+ */
+void rm_record_end(RmSession *session);
 
 /* round.c */
 typedef enum {
