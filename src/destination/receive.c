@@ -414,6 +414,19 @@ static gboolean start_journal(Receive *receive, const char *peer, GError **error
     return receive->journal != NULL;
 }
 
+/* Before anything is started or emptied for it; rm_journal_create() has the last word. */
+static gboolean check_fresh(const RmHello *hello, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    g_autoptr(RmJournal) journal = rm_journal_open(RM_SIDE_DESTINATION, hello->session, &problem);
+    if (journal != NULL)
+        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
+    if (problem == NULL)
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
 static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
@@ -423,7 +436,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!rm_admit_token(receive->entry.token, error) ||
+    if (!check_fresh(hello, error) || !rm_admit_token(receive->entry.token, error) ||
         !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
