@@ -401,7 +401,7 @@ static gboolean start_journal(Receive *receive, const char *peer, GError **error
     RmJournalFacts facts = {
         .session = receive->entry.id,
         .side = RM_SIDE_DESTINATION,
-        .guest = receive->hello->guest_name,
+        .guest = *receive->hello->guest_name != '\0' ? receive->hello->guest_name : qmp,
         .qmp = qmp,
         .pid = receive->found.info->pid,
         .peer = (char *)peer,
@@ -553,26 +553,7 @@ static void receive_clear(Receive *receive)
         rm_daemon_remove(receive->daemon, &receive->entry);
     g_object_unref(receive->entry.cancel);
     g_free(receive->entry.id);
-}
-
-static void answer_query(Receive *receive, json_object *message)
-{
-    const char *session, *token;
-    RmFate fate;
-    gboolean done;
-    g_autoptr(GError) error = NULL;
-    if (!rm_json_string(message, "session", &session, &error) ||
-        !rm_json_string(message, "token", &token, &error) ||
-        !rm_daemon_query(receive->daemon, session, token, &fate, &done, &error)) {
-        g_warning("a query is not answered: %s", error->message);
-        rm_control_reply_failure(receive->control, message, RM_MSG_ERROR, error, NULL);
-        return;
-    }
-    json_object *reply = rm_json_message(RM_MSG_FATE);
-    rm_json_add_string(reply, "fate", rm_fate_name(fate));
-    rm_json_add_bool(reply, "done", done);
-    rm_control_reply(receive->control, message, reply, NULL);
-    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    rm_journal_prune(RM_SIDE_DESTINATION);
 }
 
 static void on_lost(GCancellable *lost, GCancellable *cancel)
@@ -593,7 +574,7 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
         g_debug("%s: %s", peer, error->message);
     } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
-        answer_query(&receive, message);
+        rm_daemon_answer_query(daemon, receive.control, message);
     } else if (accept_hello(&receive, message, peer, &error)) {
         serve_requests(&receive);
     } else {

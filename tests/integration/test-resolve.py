@@ -425,6 +425,21 @@ class Files(Broken):
         self.assert_at_source()
         self.assertEqual(self.target.status(), "inmigrate")
 
+    def test_commit_can_not_be_recorded(self):
+        """At the source: it isn't sent. At the destination: it is as if it never came."""
+        for at in ("source", "destination"):
+            with self.subTest(at=at):
+                fault = "journal-sync=committed"
+                self.small_pair(fault if at == "destination" else None)
+                code, result = self.begin(fault=fault if at == "source" else None).finish()
+                self.assertEqual((code, result["reason"], result["owner"]), (FAILED, "journal", "source"), self.sent.explain())
+                wait_until(lambda: not self.target.alive(), "the burnt QEMU ends")
+                self.assert_at_source()
+                self.assertEqual(self.journal("source", self.here)[-1], "failed")
+                self.assertEqual(self.journal("destination", self.there)[-1], "failed")
+                self.assert_next_attempt_passes()
+                self.kill_all(self.source), shutil.rmtree(self.here), shutil.rmtree(self.there)
+
     def test_rights(self):
         self.small_pair()
         self.assertEqual(self.begin().finish()[0], DONE)
