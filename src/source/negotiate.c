@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reaching the destination: connect, hello, accept; and, after a lost commit, query. */
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "memory/chunk.h"
@@ -165,6 +166,7 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .timeout_ms = DATA_TIMEOUT_MS,
         .device = session->options->rdma_device,
         .gid_index = session->options->gid_index,
+        .copy = session->watches != NULL && !rm_fault("no-copy"),
     };
     if (!parse_token(session->accept->token, params.token, error))
         return FALSE;
@@ -212,6 +214,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .chunk_size = session->accept->chunk_size,
         .channels = (unsigned)session->accept->channels,
         .max_bandwidth = session->options->max_bandwidth,
+        .watches = session->watches,
     };
     session->sender = rm_sender_new(&sender);
     return TRUE;

@@ -21,6 +21,7 @@
  * found in the next one, because nothing has protected it.
  */
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "memory/chunk.h"
 #include "source/session.h"
 
@@ -100,6 +101,13 @@ static void settle_holes(RmSession *session, guint i, GArray *zeroes)
     settle_hole(session, i, position, rm_block_pages(block_at(session, i)), zeroes);
 }
 
+gboolean rm_round_add_punched(RmSession *session, guint i, RmBitmap *pages, GError **error)
+{
+    return session->watches == NULL || rm_fault("no-punch-watch") ||
+           rm_punch_watch_collect(session->watches->pdata[i], session->rounds[i].populated->extents,
+                                  rm_sender_sent(session->sender, i), pages, error);
+}
+
 /* Protects and collects this round's pages in each block's `todo`. */
 static gboolean scan(RmSession *session, RmRoundKind kind, GError **error)
 {
@@ -111,7 +119,8 @@ static gboolean scan(RmSession *session, RmRoundKind kind, GError **error)
         const GArray *extents = rounds->populated->extents;
         if (kind == RM_ROUND_FIRST)
             mark_extents(extents, rounds->todo); /* armed by the tracker a moment ago */
-        else if (!session->tracker->ops->scan(session->tracker, i, extents, rounds->todo, error))
+        else if (!session->tracker->ops->scan(session->tracker, i, extents, rounds->todo, error) ||
+                 !rm_round_add_punched(session, i, rounds->todo, error))
             return FALSE;
     }
     return TRUE;
@@ -362,7 +371,8 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
         rm_bitmap_clear_all(rounds->scratch);
         if (!rm_populated_refresh(rounds->populated, block_at(session, i), FALSE, error) ||
             !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
-                                         error))
+                                         error) ||
+            !rm_round_add_punched(session, i, rounds->scratch, error))
             return FALSE;
         dirty += rm_bitmap_count(rounds->scratch, 0, rounds->scratch->n_bits);
     }

@@ -54,9 +54,7 @@ static gboolean send_batch(RmSession *session, GArray *items, GError **error)
                    ((RmBlock *)session->blocks->pdata[block])->name);
 }
 
-/* What may be read without allocating it. On tmpfs a hole that still counts as populated costs a page, no
- * more, and a page that appears is written, so the peek sees it; on hugetlbfs reading a hole could exhaust
- * the pool: ask by content. */
+/* What is worth reading: a hole is a page of zeroes. A page that appears is written, so the peek sees it. */
 static gboolean ask_extents(const RmBlock *block, RmBlockRounds *rounds, gboolean stopped,
                             GArray **ret_extents, GError **error)
 {
@@ -93,7 +91,8 @@ static gboolean digest_block(RmSession *session, guint i, gboolean stopped, GArr
     if (!stopped) {
         if (!rm_populated_refresh(rounds->populated, block, FALSE, error) ||
             !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
-                                         error))
+                                         error) ||
+            !rm_round_add_punched(session, i, rounds->scratch, error))
             return FALSE;
     }
     for (guint k = 0; k < candidates->len; k++) {

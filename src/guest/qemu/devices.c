@@ -2,8 +2,7 @@
 /*
  * Devices by name.
  *
- * The table names what defeats either the dirty tracker or the fence:
- *  - balloon and virtio-mem punch holes into RAM behind the back of a registered chunk;
+ * The first table names what defeats either the dirty tracker or the fence:
  *  - vfio, vdpa and their like DMA at any time to pages pinned for good: nothing marks those pages when they
  * are written, and no drain waits for them (the vhost-scsi target likewise has its own requests in flight);
  *  - vhost-user and ivshmem have other processes write, through mappings of their own.
@@ -24,6 +23,7 @@
 
 struct RmDevices {
     GHashTable *items; /* of Item, keyed by its id: what it is called, unique */
+    char *puncher;     /* once asked for */
 };
 
 typedef enum { DEVICE, NETWORK, NODE } Kind;
@@ -39,9 +39,6 @@ static const struct {
     RmReason reason;
     const char *words;
 } refused[] = {
-    {DEVICE, "virtio-balloon*", RM_REASON_BALLOON,
-     "gives memory back to the host behind the migration's back; start the guest without it (libvirt: "
-     "<memballoon model='none'/>)"},
     {DEVICE, "virtio-mem*", RM_REASON_BALLOON,
      "gives memory back to the host behind the migration's back; unplug it first"},
     {DEVICE, "hv-balloon*", RM_REASON_BALLOON,
@@ -71,6 +68,9 @@ static const struct {
     {DEVICE, "x-pci-proxy-dev", RM_REASON_RAM_WRITERS, "has another process write guest memory"},
     {NETWORK, "vhost-user", RM_REASON_RAM_WRITERS, "has another process write guest memory"},
 };
+
+/* Give pages back to the host in the middle of a round: such a guest is moved with care (source/round.c). */
+static const char *const punchers[] = {"virtio-balloon*"};
 
 static void item_free(gpointer data)
 {
@@ -155,6 +155,7 @@ void rm_devices_free(RmDevices *devices)
     if (devices == NULL)
         return;
     g_hash_table_unref(devices->items);
+    g_free(devices->puncher);
     g_free(devices);
 }
 
@@ -177,6 +178,21 @@ gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options,
         }
     }
     return TRUE;
+}
+
+const char *rm_devices_puncher(RmDevices *devices)
+{
+    GHashTableIter iter;
+    gpointer id, value;
+    g_hash_table_iter_init(&iter, devices->items);
+    while (devices->puncher == NULL && g_hash_table_iter_next(&iter, &id, &value)) {
+        const Item *item = value;
+        for (size_t i = 0; item->kind == DEVICE && i < G_N_ELEMENTS(punchers); i++) {
+            if (g_pattern_match_simple(punchers[i], item->type))
+                devices->puncher = g_strdup_printf("%s (%s)", (char *)id, item->type);
+        }
+    }
+    return devices->puncher;
 }
 
 /* Something in `a` that `b` lacks or has otherwise; NULL if there is nothing. */
