@@ -235,14 +235,14 @@ static void test_random(void)
     store(&victim, 0, pages, 1);
     arm(&victim);
     rm_bitmap_set(victim.dirty, 0, pages);
-    for (int round = 2; round < 60; round++) {
+    for (int round = 2; round < 22; round++) {
         rm_bitmap_foreach_run (victim.dirty, 0, pages, first, last) {
             uint64_t offset = first * RM_PAGE, length = (last - first) * RM_PAGE;
             rm_punch_watch_hold(punches, offset, length);
             g_assert_cmpint(rm_block_read(victim.block, offset, copy + offset, length), ==, 0);
             rm_bitmap_set(sent, first, last - first);
         }
-        for (int i = 0; i < 200; i++) {
+        for (int i = 0; i < 100; i++) {
             uint64_t page = (uint64_t)g_rand_int_range(random, 0, (gint32)pages - 8);
             uint64_t count = (uint64_t)g_rand_int_range(random, 1, 8);
             switch (g_rand_int_range(random, 0, 4)) {
