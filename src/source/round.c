@@ -101,10 +101,15 @@ static void settle_holes(RmSession *session, guint i, GArray *zeroes)
     settle_hole(session, i, position, rm_block_pages(block_at(session, i)), zeroes);
 }
 
-gboolean rm_round_add_punched(RmSession *session, guint i, RmBitmap *pages, GError **error)
+gboolean rm_round_add_punched(RmSession *session, guint i, const GArray *extents, RmBitmap *pages,
+                              GError **error)
 {
-    return session->watches == NULL || rm_fault("no-punch-watch") ||
-           rm_punch_watch_collect(session->watches->pdata[i], session->rounds[i].populated->extents,
+    if (session->watches == NULL || rm_fault("no-punch-watch"))
+        return TRUE;
+    const RmExtent whole = {0, block_at(session, i)->size};
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    g_array_append_val(all, whole);
+    return rm_punch_watch_collect(session->watches->pdata[i], extents != NULL ? extents : all,
                                   rm_sender_sent(session->sender, i), pages, error);
 }
 
@@ -120,7 +125,7 @@ static gboolean scan(RmSession *session, RmRoundKind kind, GError **error)
         if (kind == RM_ROUND_FIRST)
             mark_extents(extents, rounds->todo); /* armed by the tracker a moment ago */
         else if (!session->tracker->ops->scan(session->tracker, i, extents, rounds->todo, error) ||
-                 !rm_round_add_punched(session, i, rounds->todo, error))
+                 !rm_round_add_punched(session, i, extents, rounds->todo, error))
             return FALSE;
     }
     return TRUE;
@@ -372,7 +377,7 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
         if (!rm_populated_refresh(rounds->populated, block_at(session, i), FALSE, error) ||
             !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
                                          error) ||
-            !rm_round_add_punched(session, i, rounds->scratch, error))
+            !rm_round_add_punched(session, i, rounds->populated->extents, rounds->scratch, error))
             return FALSE;
         dirty += rm_bitmap_count(rounds->scratch, 0, rounds->scratch->n_bits);
     }

@@ -5,8 +5,8 @@
  * A chunk can be compared during pre-copy if it did not change from the moment its last version was read: it
  * is digested first and looked at afterwards; if the tracker reports no write in it, the digest is that of
  * the bytes the destination should hold (direct I/O included: the round was fenced, and later submissions
- * mark their pages before they land). Chunks with a suspect page wait for a fenced round. What is left is
- * compared while the guest stands still.
+ * mark their pages before they land). What was punched since it was sent is a change, too, holes included.
+ * Chunks with a suspect page wait for a fenced round. What is left is compared while the guest stands still.
  */
 #include "common/autoptr.h"
 #include "common/reason.h"
@@ -92,7 +92,7 @@ static gboolean digest_block(RmSession *session, guint i, gboolean stopped, GArr
         if (!rm_populated_refresh(rounds->populated, block, FALSE, error) ||
             !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
                                          error) ||
-            !rm_round_add_punched(session, i, rounds->scratch, error))
+            !rm_round_add_punched(session, i, NULL, rounds->scratch, error))
             return FALSE;
     }
     for (guint k = 0; k < candidates->len; k++) {

@@ -48,6 +48,8 @@ ADDRESS = os.environ.get("RDMAMIG_TEST_ADDRESS", "127.0.0.1")
 
 DONE, FAILED, USAGE, REFUSED, CANCELLED, DOUBTFUL, CLEANUP = range(7)  # exit status of rdmamig
 
+HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
+
 # The guest's parameters (tests/guest/boot.S): offsets in its image.
 PARAMETERS = {"mode": 0x0C, "first": 0x10, "last": 0x14, "pace": 0x18, "high_first": 0x1C, "high_size": 0x20,
               "disk_first": 0x24, "disk_last": 0x28, "depth": 0x2C, "batch": 0x30,
@@ -228,6 +230,11 @@ class Qmp:
         self.socket.close()
 
 
+PAGE, PUNCH_HOLE, KEEP_SIZE = 4096, 2, 1
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
 class Ram:
     """One memory backend's file."""
 
@@ -255,6 +262,12 @@ class Ram:
         block = random.Random(seed).randbytes(MIB + 997)
         for i in range(first_mib, first_mib + mib):
             self.write(i * MIB, block[i % 997:][:MIB])
+
+    def punch(self, page, count=1):
+        """Gives pages back to the host, as a balloon does."""
+        with open(self.path, "r+b") as file:
+            if _fallocate(file.fileno(), PUNCH_HOLE | KEEP_SIZE, page * PAGE, count * PAGE) != 0:
+                raise OSError(ctypes.get_errno(), "fallocate")
 
     def used(self):
         """Bytes of memory that the file holds."""
@@ -477,6 +490,22 @@ class Case(unittest.TestCase):
         self.addCleanup(shutil.rmtree, path, ignore_errors=True)
         return path
 
+    def hugepages(self, mib):
+        """A hugetlbfs mount with room for `mib` MiB; put back as it was afterwards."""
+        if not HUGE_POOL.exists():
+            raise unittest.SkipTest("this kernel has no hugepages")
+        before = HUGE_POOL.read_text().strip()
+        self.addCleanup(HUGE_POOL.write_text, before)
+        want = int(before) + mib // 2
+        HUGE_POOL.write_text(str(want))
+        if int(HUGE_POOL.read_text()) < want:
+            raise unittest.SkipTest(f"no {mib} MiB of free memory for hugepages")
+        mount = self.folder / "huge"
+        mount.mkdir()
+        self.addCleanup(subprocess.run, ["umount", "-l", mount])
+        subprocess.run(["mount", "-t", "hugetlbfs", "-o", "pagesize=2M", "none", mount], check=True)
+        return mount
+
     def pair(self, *options, daemon_env=None, **keywords):
         """A running guest that has printed letters, a waiting QEMU, and a daemon for it."""
         source = Qemu(self, "source", **keywords)
@@ -500,6 +529,12 @@ class Case(unittest.TestCase):
             done = subprocess.run([str(COMPARE), a.path, b.path], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, f"{a.name}: {done.stdout}{done.stderr}")
             self.assertIn(f"{a.mib * 256} pages, 0 differ", done.stdout)
+
+    def count_differing(self, source, target):
+        """How many pages of the first block differ."""
+        done = subprocess.run([str(COMPARE), source.rams[0].path, target.rams[0].path], capture_output=True, text=True)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        return int(done.stdout.split(" pages, ")[1].split()[0])
 
     def assert_counted_on(self, *qemus):
         """The letters of all stations of the guest are one unbroken count, and A came once."""

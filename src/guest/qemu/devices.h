@@ -12,7 +12,7 @@ gboolean rm_devices_list(RmQmp *qmp, RmDevices **ret_devices, GError **error);
 void rm_devices_free(RmDevices *devices);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmDevices, rm_devices_free)
 
-/* Refuses what writes guest RAM unseen. Reasons balloon (virtio-mem, hv-balloon), unfenceable-device,
+/* Refuses what writes guest RAM unseen. Reasons balloon, unfenceable-device,
  * ram-other-writers, naming the device. */
 gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options, GError **error);
 
