@@ -28,6 +28,7 @@ typedef struct {
     uint64_t chunk_size;
     unsigned channels;
     unsigned timeout_ms;
+    gboolean copy; /* as for a guest that punches holes */
     RmTx *tx;
     RmRx *rx;
     int refused; /* atomic: connections the daemon's part or adopt() turned away */
@@ -120,6 +121,7 @@ static inline RmTxParams pair_params(Pair *pair, json_object *address)
                          .chunk_size = pair->chunk_size,
                          .address = address,
                          .host = "127.0.0.1",
+                         .copy = pair->copy,
                          .timeout_ms = pair->timeout_ms};
     memcpy(params.token, pair->token, sizeof params.token);
     return params;
