@@ -88,8 +88,8 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .device = receive->daemon->options->rdma_device,
-        .gid_index = receive->daemon->options->gid_index,
+        .device = receive->daemon->options->common.rdma_device,
+        .gid_index = receive->daemon->options->common.gid_index,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();

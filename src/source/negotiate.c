@@ -163,8 +163,8 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .host = session->options->host,
         .source_address = session->options->data_source,
         .timeout_ms = DATA_TIMEOUT_MS,
-        .device = session->options->rdma_device,
-        .gid_index = session->options->gid_index,
+        .device = session->options->common.rdma_device,
+        .gid_index = session->options->common.gid_index,
     };
     if (!parse_token(session->accept->token, params.token, error))
         return FALSE;
