@@ -21,6 +21,11 @@ static void add_common(RmCommandLine *line, GOptionGroup *group)
          "RDMA device to use (that of the route)", "DEV[:PORT]"},
         {"gid-index", 0, 0, G_OPTION_ARG_STRING, &line->gid_index, "GID of that device (rdma_cm's choice)",
          "N"},
+        {"rdma-ack-timeout", 0, 0, G_OPTION_ARG_STRING, &line->ack_timeout,
+         "wait 4.096 us * 2^N for an acknowledgement (source: by the time-out; destination: the system's)",
+         "N"},
+        {"tos", 0, 0, G_OPTION_ARG_STRING, &line->tos,
+         "TOS or traffic class of the data channels (the system's)", "N"},
         {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug",
          NULL},
         {"quiet", 'q', 0, G_OPTION_ARG_NONE, &line->quiet, "warnings and errors only", NULL},
@@ -54,11 +59,16 @@ gboolean rm_command_line_parse(RmCommandLine *line, const GOptionEntry *entries,
 gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_options, GError **error)
 {
     uint64_t gid_index = 0;
-    if (!rm_option_uint("--gid-index", line->gid_index, 0, 255, &gid_index, error))
+    RmPacketOptions packets = {0};
+    /* An exponent of 0 stands for no time-out: a packet that is lost would never be sent again. */
+    if (!rm_option_uint("--gid-index", line->gid_index, 0, 255, &gid_index, error) ||
+        !rm_option_choice("--rdma-ack-timeout", line->ack_timeout, 1, 31, &packets.ack_timeout, error) ||
+        !rm_option_choice("--tos", line->tos, 0, 255, &packets.tos, error))
         return FALSE;
     *ret_options = (RmCommonOptions){
         .rdma_device = g_steal_pointer(&line->rdma_device),
         .gid_index = line->gid_index != NULL ? (int)gid_index : -1,
+        .packets = packets,
         .verbosity = line->quiet     ? -1
                      : line->debug   ? 2
                      : line->verbose ? 1
@@ -70,6 +80,8 @@ gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_option
 void rm_command_line_clear(RmCommandLine *line)
 {
     g_clear_pointer(&line->gid_index, g_free);
+    g_clear_pointer(&line->ack_timeout, g_free);
+    g_clear_pointer(&line->tos, g_free);
     g_clear_pointer(&line->rdma_device, g_free);
 }
 
@@ -85,6 +97,17 @@ gboolean rm_option_uint(const char *option, const char *text, uint64_t min, uint
         return TRUE;
     g_prefix_error(error, "%s: ", option);
     return FALSE;
+}
+
+gboolean rm_option_choice(const char *option, const char *text, uint8_t min, uint8_t max, RmChoice *choice,
+                          GError **error)
+{
+    uint64_t value = 0;
+    if (!rm_option_uint(option, text, min, max, &value, error))
+        return FALSE;
+    if (text != NULL)
+        *choice = (RmChoice){TRUE, (uint8_t)value};
+    return TRUE;
 }
 
 gboolean rm_option_chunk_size(const char *option, const char *text, uint64_t *value, GError **error)

@@ -5,20 +5,20 @@
  */
 #pragma once
 
-#include <glib.h>
-#include <stdint.h>
+#include "transport/transport.h"
 
 /* As given at either end. */
 typedef struct {
     char *rdma_device; /* DEV[:PORT], or NULL */
     int gid_index;     /* or -1 */
     int verbosity;     /* -1 quiet … 2 debug */
+    RmPacketOptions packets;
 } RmCommonOptions;
 
 /* One run over a command line. A caller with callbacks of its own embeds it as the first member: it is what
  * they are given. */
 typedef struct {
-    char *gid_index;
+    char *gid_index, *ack_timeout, *tos;
     gboolean verbose, debug, quiet, help;
     char *rdma_device;
 } RmCommandLine;
@@ -37,5 +37,7 @@ void rm_common_options_clear(RmCommonOptions *options);
  * and have reason usage. */
 gboolean rm_option_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value,
                         GError **error);
+gboolean rm_option_choice(const char *option, const char *text, uint8_t min, uint8_t max, RmChoice *choice,
+                          GError **error);
 /* A power of two from RM_CHUNK_MIN to RM_CHUNK_MAX. */
 gboolean rm_option_chunk_size(const char *option, const char *text, uint64_t *value, GError **error);

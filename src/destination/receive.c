@@ -90,6 +90,7 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .data_addresses = receive->daemon->options->data_addresses,
         .device = receive->daemon->options->common.rdma_device,
         .gid_index = receive->daemon->options->common.gid_index,
+        .packets = receive->daemon->options->common.packets,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();

@@ -165,6 +165,8 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .timeout_ms = DATA_TIMEOUT_MS,
         .device = session->options->common.rdma_device,
         .gid_index = session->options->common.gid_index,
+        .packets = session->options->common.packets,
+        .serialise = session->options->serialise_chunks,
     };
     if (!parse_token(session->accept->token, params.token, error))
         return FALSE;

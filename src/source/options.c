@@ -13,7 +13,7 @@
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
     RmCommandLine line;
-    char *pin;
+    char *pin, *retries;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
         *max_stall;
 } Texts;
@@ -44,7 +44,9 @@ static gboolean check_numbers(RmSendOptions *options, const Texts *texts, GError
 {
     uint64_t channels = 0;
     if (!rm_option_chunk_size("--chunk-size", texts->chunk_size, &options->chunk_size, error) ||
-        !rm_option_uint("--channels", texts->channels, 1, RM_CHANNELS_MAX, &channels, error))
+        !rm_option_uint("--channels", texts->channels, 1, RM_CHANNELS_MAX, &channels, error) ||
+        !rm_option_choice("--rdma-retries", texts->retries, 0, RM_RETRIES_MAX,
+                          &options->common.packets.retries, error))
         return FALSE;
     options->channels = (unsigned)channels;
     return check_pin(options, texts, error) && check_limits(options, texts, error);
@@ -104,6 +106,7 @@ static void texts_clear(Texts *texts)
 {
     rm_command_line_clear(&texts->line);
     g_free(texts->pin);
+    g_free(texts->retries);
     g_free(texts->to);
     g_free(texts->chunk_size);
     g_free(texts->channels);
@@ -139,6 +142,10 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
          "local address of the data channels", "ADDR"},
         {"pin", 0, 0, G_OPTION_ARG_STRING, &texts.pin,
          "register RAM as it is sent, or all at the start (lazy)", "lazy|all"},
+        {"rdma-retries", 0, 0, G_OPTION_ARG_STRING, &texts.retries,
+         "send an unacknowledged packet again so often (6)", "N"},
+        {"serialise-chunks", 0, 0, G_OPTION_ARG_NONE, &options->serialise_chunks,
+         "rdma, for measuring: one write into a chunk at a time", NULL},
         {"max-bandwidth", 0, 0, G_OPTION_ARG_STRING, &texts.max_bandwidth, "cap, bytes/s or 10Gbit (none)",
          "RATE"},
         {"downtime-limit", 0, 0, G_OPTION_ARG_STRING, &texts.downtime_limit,

@@ -20,7 +20,8 @@ typedef struct {
     uint64_t max_stall_ms;
     char *data_source;
     gboolean pin_all; /* make everything writable before the first round */
-    char *report;     /* file for the result's JSON, or NULL */
+    gboolean serialise_chunks;
+    char *report; /* file for the result's JSON, or NULL */
     gboolean suspend, keep_source, verify, json, dry_run;
     RmPreflightOptions preflight;
     RmCommonOptions common;

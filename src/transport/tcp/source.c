@@ -178,7 +178,7 @@ static gboolean connect_channel(Source *source, const RmTxParams *params, GSocke
     GSocket *socket = g_socket_connection_get_socket(connection);
     if (!introduce(source, socket, params, index, error))
         return FALSE;
-    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms);
+    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms, params->packets.tos);
     if (result < 0)
         return rm_set_errno(error, RM_REASON_INTERNAL, -result, "data channel %u: cannot set socket options",
                             index);

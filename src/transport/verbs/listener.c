@@ -12,6 +12,7 @@
 
 #include "common/reason.h"
 #include "transport/tcp/wire.h"
+#include "transport/verbs/packets.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,7 @@ struct RmVerbsListener {
     uint16_t wished_port, port;
     char **addresses; /* never NULL */
     const char *host;
+    RmChoice tos;
     struct rdma_event_channel *channel;
     GPtrArray *ids; /* struct rdma_cm_id*, listening */
     int quit_fd;
@@ -175,6 +177,7 @@ static int listen_at(RmVerbsListener *listener, struct sockaddr *address)
     struct rdma_cm_id *id;
     if (rdma_create_id(listener->channel, &id, NULL, RDMA_PS_TCP) != 0)
         return -errno;
+    rm_verbs_packets_set(id, &(RmPacketOptions){.tos = listener->tos});
     if (rdma_bind_addr(id, address) != 0 || rdma_listen(id, BACKLOG) != 0) {
         int code = -errno;
         rdma_destroy_id(id);
@@ -231,12 +234,13 @@ static gboolean start_listening(RmVerbsListener *listener, GError **error)
     return listener->ids->len > 0 || listen_all_failed(listener, last, all, error);
 }
 
-static RmVerbsListener *listener_new(uint16_t port, char *const *addresses, GError **error)
+static RmVerbsListener *listener_new(uint16_t port, char *const *addresses, RmChoice tos, GError **error)
 {
     static const char *const none[] = {NULL};
     RmVerbsListener *listener = g_new0(RmVerbsListener, 1);
     listener->wished_port = listener->port = port;
     listener->addresses = g_strdupv(addresses != NULL ? (char **)addresses : (char **)none);
+    listener->tos = tos;
     listener->ids = g_ptr_array_new();
     g_mutex_init(&listener->lock);
     listener->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -269,13 +273,13 @@ static RmVerbsListener *find_locked(uint16_t port, char *const *addresses)
     return NULL;
 }
 
-RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmVerbsAcceptor *acceptor,
-                                        GError **error)
+RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmChoice tos,
+                                        RmVerbsAcceptor *acceptor, GError **error)
 {
     g_mutex_lock(&registry_lock);
     RmVerbsListener *listener = find_locked(port, addresses);
     if (listener == NULL) {
-        listener = listener_new(port, addresses, error);
+        listener = listener_new(port, addresses, tos, error);
         if (listener != NULL)
             registry = g_slist_prepend(registry, listener);
     }

@@ -38,6 +38,8 @@ typedef struct {
     /* Immutable once connected. */
     RmBlockTable *blocks;    /* grows by add_block() */
     RmVerbsOrigin **origins; /* by block; as blocks */
+    uint64_t **written;      /* as origins, then by chunk, its channel's thread's own: what to wait for before
+                                the next write into it; NULL unless writes into a chunk are serialised */
     uint64_t chunk_size;
     gboolean copy;
     unsigned n_channels;
@@ -134,6 +136,13 @@ static void on_cancelled(GCancellable *cancellable, Source *source)
                          "cancelled while connecting the data channels");
 }
 
+static void add_origin(Source *source, unsigned index, const RmBlock *block)
+{
+    source->origins[index] = rm_verbs_origin_new(block, source->chunk_size);
+    if (source->written != NULL)
+        source->written[index] = g_new0(uint64_t, rm_chunk_count(block, source->chunk_size));
+}
+
 static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable *cancellable, GError **error)
 {
     Source *source = source_of(tx);
@@ -141,10 +150,12 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     g_assert(params->channels >= 1 && params->channels <= RM_CHANNELS_MAX &&
              rm_chunk_size_valid(params->chunk_size));
     source->blocks = rm_block_table_new(params->blocks);
-    source->origins = g_new0(RmVerbsOrigin *, source->blocks->capacity);
-    for (guint i = 0; i < params->blocks->len; i++)
-        source->origins[i] = rm_verbs_origin_new(params->blocks->pdata[i], params->chunk_size);
     source->chunk_size = params->chunk_size;
+    source->origins = g_new0(RmVerbsOrigin *, source->blocks->capacity);
+    if (params->serialise)
+        source->written = g_new0(uint64_t *, source->blocks->capacity);
+    for (guint i = 0; i < params->blocks->len; i++)
+        add_origin(source, i, params->blocks->pdata[i]);
     source->copy = params->copy;
     source->shared.timeout_ms = params->timeout_ms;
     source->channels = g_new0(Channel, params->channels);
@@ -166,7 +177,7 @@ static void source_add_block(RmTx *tx, RmBlock *block)
 {
     Source *source = source_of(tx);
     /* Written before the count that lets other threads see it. */
-    source->origins[source->blocks->count] = rm_verbs_origin_new(block, source->chunk_size);
+    add_origin(source, source->blocks->count, block);
     rm_block_table_add(source->blocks, block);
 }
 
@@ -236,6 +247,13 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
 {
     const RmBlock *block = rm_block_table_get(source->blocks, block_index);
     uint64_t offset = run->offset, end = run->offset + run->length;
+    uint64_t *written =
+        source->written != NULL ? &source->written[block_index][offset / source->chunk_size] : NULL;
+    if (written != NULL) {
+        int code = rm_verbs_writer_wait(&channel->writer, *written);
+        if (code < 0)
+            return code;
+    }
     while (offset < end) {
         RmRegion region;
         if (!rm_verbs_origin_find(source->origins[block_index], offset, &region))
@@ -249,6 +267,8 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
             return code;
         offset += length;
     }
+    if (written != NULL)
+        *written = rm_verbs_writer_number(&channel->writer);
     return 0;
 }
 
@@ -323,6 +343,9 @@ static void source_free(RmTx *tx)
     close(source->quit_fd);
     close(source->shared.wake_fd);
     rm_failure_clear(&source->shared.failure);
+    for (unsigned i = 0; source->written != NULL && i < source->blocks->count; i++)
+        g_free(source->written[i]);
+    g_free(source->written);
     rm_block_table_free(source->blocks);
     g_free(source->origins);
     g_free(source->channels);
