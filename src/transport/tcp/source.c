@@ -16,7 +16,7 @@
 #include "transport/tcp/source.h"
 
 #include "common/autoptr.h"
-#include "control/json.h"
+#include "transport/address.h"
 #include "transport/failure.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
@@ -92,28 +92,6 @@ static RmReason reason_of(const GError *problem)
     return RM_REASON_PEER_UNREACHABLE;
 }
 
-/* The destination's {"host", "port"}; without "host", the control channel's. */
-static GSocketConnectable *parse_address(const RmTxParams *params, GError **error)
-{
-    const char *host = params->host;
-    uint64_t port = 0;
-    if (params->address == NULL) {
-        rm_fail(error, RM_REASON_PROTOCOL, "the destination offered no address for data connections");
-        return NULL;
-    }
-    if (!rm_json_string_opt(params->address, "host", &host, error) ||
-        !rm_json_uint(params->address, "port", &port, error))
-        return NULL;
-    if (host == NULL || *host == '\0' || port == 0 || port > G_MAXUINT16) {
-        rm_fail(error, RM_REASON_PROTOCOL,
-                "the destination offered an impossible address for data connections: %s",
-                json_object_to_json_string(params->address));
-        return NULL;
-    }
-    /* Parses numeric addresses too, and keeps the scope of a link-local one. */
-    return g_network_address_new(host, (guint16)port);
-}
-
 static GSocketClient *new_client(const RmTxParams *params, GError **error)
 {
     g_autoptr(GSocketClient) client = g_socket_client_new();
@@ -121,15 +99,11 @@ static GSocketClient *new_client(const RmTxParams *params, GError **error)
     /* RAM goes where the operator said, not to a proxy that happens to be in the environment. */
     g_socket_client_set_enable_proxy(client, FALSE);
     g_socket_client_set_timeout(client, (params->timeout_ms + 999) / 1000); /* of each address */
-    if (params->source_address != NULL) {
-        g_autoptr(GSocketAddress) local = g_inet_socket_address_new_from_string(params->source_address, 0);
-        if (local == NULL) {
-            rm_fail(error, RM_REASON_USAGE, "--data-source %s: not a numeric IP address of this host",
-                    params->source_address);
-            return NULL;
-        }
+    g_autoptr(GSocketAddress) local = NULL;
+    if (!rm_address_source(params, &local, error))
+        return NULL;
+    if (local != NULL)
         g_socket_client_set_local_address(client, local);
-    }
     return g_steal_pointer(&client);
 }
 
@@ -213,7 +187,7 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     source->channels = g_new0(Channel, params->channels);
     g_mutex_unlock(&source->lock);
 
-    g_autoptr(GSocketConnectable) address = parse_address(params, error);
+    g_autoptr(GSocketConnectable) address = rm_address_target(params, error);
     g_autoptr(GSocketClient) client = address != NULL ? new_client(params, error) : NULL;
     if (client == NULL)
         return FALSE;

@@ -2,7 +2,7 @@
 /* Connecting, step by step. */
 #include "transport/verbs/connect.h"
 
-#include "control/json.h"
+#include "transport/address.h"
 #include "transport/tcp/wire.h"
 #include "transport/verbs/packets.h"
 
@@ -237,44 +237,19 @@ static gboolean try_address(RmVerbsConnector *connector, unsigned index, GSocket
 
 /* ---- addresses ---- */
 
-/* The destination's {"host", "port"}; without "host", the control channel's. */
-static GSocketConnectable *parse_address(const RmTxParams *params, GError **error)
-{
-    const char *host = params->host;
-    uint64_t port = 0;
-    if (params->address == NULL) {
-        rm_fail(error, RM_REASON_PROTOCOL, "the destination offered no address for data connections");
-        return NULL;
-    }
-    if (!rm_json_string_opt(params->address, "host", &host, error) ||
-        !rm_json_uint(params->address, "port", &port, error))
-        return NULL;
-    if (host == NULL || *host == '\0' || port == 0 || port > G_MAXUINT16) {
-        rm_fail(error, RM_REASON_PROTOCOL,
-                "the destination offered an impossible address for data connections: %s",
-                json_object_to_json_string(params->address));
-        return NULL;
-    }
-    /* Parses numeric addresses too, and keeps the scope of a link-local one. */
-    return g_network_address_new(host, (guint16)port);
-}
-
 /* --data-source, else the address of the wished-for device; NULL: rdma_cm's choice. */
 static gboolean local_address(const RmVerbsConnector *connector, GSocketAddress **ret_address, GError **error)
 {
-    const char *text = connector->params->source_address;
-    if (text == NULL)
-        return rm_verbs_wish_address(&connector->wish, ret_address, error);
-    *ret_address = g_inet_socket_address_new_from_string(text, 0);
-    return *ret_address != NULL ||
-           rm_fail(error, RM_REASON_USAGE, "--data-source %s: not a numeric IP address of this host", text);
+    if (!rm_address_source(connector->params, ret_address, error))
+        return FALSE;
+    return *ret_address != NULL || rm_verbs_wish_address(&connector->wish, ret_address, error);
 }
 
 gboolean rm_verbs_connect(RmVerbsConnector *connector, unsigned index, RmVerbsQp *qp, RmVerbsPath *ret_path,
                           GError **error)
 {
     g_autoptr(GSocketAddress) from = NULL;
-    g_autoptr(GSocketConnectable) target = parse_address(connector->params, error);
+    g_autoptr(GSocketConnectable) target = rm_address_target(connector->params, error);
     if (target == NULL || !local_address(connector, &from, error))
         return FALSE;
     g_autoptr(GSocketAddressEnumerator) addresses = g_socket_connectable_enumerate(target);
