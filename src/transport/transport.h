@@ -22,11 +22,11 @@
 #pragma once
 
 #include "memory/block.h"
+#include "transport/token.h"
 
 #include <gio/gio.h>
 #include <json-c/json.h>
 
-#define RM_TOKEN_BYTES 32 /* 256 bits from the kernel's random source, one per session */
 #define RM_CHANNELS_MAX 64
 #define RM_RUNS_MAX 256 /* runs in one post() */
 #define RM_POST_BYTES_MAX                                                                                    \

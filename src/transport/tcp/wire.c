@@ -64,14 +64,6 @@ gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancella
     return TRUE;
 }
 
-gboolean rm_tcp_token_equal(const uint8_t a[RM_TOKEN_BYTES], const uint8_t b[RM_TOKEN_BYTES])
-{
-    volatile uint8_t difference = 0; /* volatile: keeps the compiler from leaving the loop early */
-    for (unsigned i = 0; i < RM_TOKEN_BYTES; i++)
-        difference |= a[i] ^ b[i];
-    return difference == 0;
-}
-
 void rm_tcp_header_swap(RmTcpHeader *header)
 {
     header->op = GUINT32_FROM_LE(header->op);

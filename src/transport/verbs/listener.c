@@ -62,7 +62,7 @@ static gboolean take(RmVerbsListener *listener, struct rdma_cm_id *id, const RmT
     RmVerbsAcceptor *found = NULL;
     for (GSList *item = listener->acceptors; item != NULL; item = item->next) {
         RmVerbsAcceptor *acceptor = item->data;
-        if (rm_tcp_token_equal(acceptor->token, preamble->token))
+        if (rm_token_equal(acceptor->token, preamble->token))
             found = acceptor;
     }
     if (found == NULL)
