@@ -265,17 +265,9 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmR
     if (channel == NULL)
         return code;
 
-    /* The same checks that the far side makes: a mistake of ours is found where it was made. */
     RmTcpHeader *header = &channel->frame.header;
     RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
-    *header = (RmTcpHeader){.op = RM_TCP_OP_WRITE, .block = block_index, .n = n};
-    uint64_t total = 0;
-    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
-        total += runs[i].length;
-    header->total = (uint32_t)MIN(total, G_MAXUINT32);
-    const char *problem = rm_tcp_header_check(header, &limits);
-    if (problem == NULL)
-        problem = rm_tcp_runs_check(header, runs, &limits);
+    const char *problem = rm_tcp_post_check(block_index, runs, n, &limits, header);
     if (problem != NULL)
         return misuse(source, index, problem);
 

@@ -129,3 +129,15 @@ const char *rm_tcp_runs_check(const RmTcpHeader *header, const RmRun *runs, cons
         return "chunk of another channel";
     return NULL;
 }
+
+const char *rm_tcp_post_check(uint32_t block, const RmRun *runs, unsigned n, const RmTcpLimits *limits,
+                              RmTcpHeader *ret_header)
+{
+    uint64_t total = 0;
+    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
+        total += runs[i].length;
+    *ret_header = (RmTcpHeader){
+        .op = RM_TCP_OP_WRITE, .block = block, .n = n, .total = (uint32_t)MIN(total, G_MAXUINT32)};
+    const char *problem = rm_tcp_header_check(ret_header, limits);
+    return problem != NULL ? problem : rm_tcp_runs_check(ret_header, runs, limits);
+}

@@ -70,3 +70,8 @@ typedef struct {
  */
 const char *rm_tcp_header_check(const RmTcpHeader *header, const RmTcpLimits *limits);
 const char *rm_tcp_runs_check(const RmTcpHeader *header, const RmRun *runs, const RmTcpLimits *limits);
+
+/* The header of a write that this end is going to post, checked, with its runs, as the far end would: a
+ * mistake of ours is found where it was made. On either transport. */
+const char *rm_tcp_post_check(uint32_t block, const RmRun *runs, unsigned n, const RmTcpLimits *limits,
+                              RmTcpHeader *ret_header);

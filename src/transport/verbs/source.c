@@ -212,20 +212,6 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
     return &source->channels[index];
 }
 
-/* What is wrong with a post, or NULL: the same that the tcp transport looks at. */
-static const char *check_post(const Source *source, const Channel *channel, unsigned index, uint32_t block,
-                              const RmRun *runs, unsigned n)
-{
-    RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
-    RmTcpHeader header = {.op = RM_TCP_OP_WRITE, .block = block, .n = n};
-    uint64_t total = 0;
-    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
-        total += runs[i].length;
-    header.total = (uint32_t)MIN(total, G_MAXUINT32);
-    const char *problem = rm_tcp_header_check(&header, &limits);
-    return problem != NULL ? problem : rm_tcp_runs_check(&header, runs, &limits);
-}
-
 /* Where to read the chunk from: a registration, or NULL for copies. */
 static struct ibv_mr *local_region(Source *source, Channel *channel, uint32_t block, uint64_t chunk)
 {
@@ -279,7 +265,9 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block, const RmRun *ru
     Channel *channel = get_channel(source, index, &code);
     if (channel == NULL)
         return code;
-    const char *problem = check_post(source, channel, index, block, runs, n);
+    RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
+    RmTcpHeader header; /* as tcp's, for the checks alone */
+    const char *problem = rm_tcp_post_check(block, runs, n, &limits, &header);
     if (problem != NULL)
         return misuse(source, index, problem);
     code = rm_verbs_writer_reap(&channel->writer);
