@@ -16,11 +16,10 @@
 #include "transport/block-table.h"
 #include "transport/tcp/wire.h"
 #include "transport/verbs/connect.h"
+#include "transport/verbs/events.h"
 #include "transport/verbs/origin.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -44,9 +43,7 @@ typedef struct {
     gboolean copy;
     unsigned n_channels;
     Channel *channels;
-    struct rdma_event_channel *events;
-    int quit_fd;
-    GThread *thread;
+    RmVerbsEvents events;
 
     int told; /* atomic: that registering failed, and copies are sent */
 } Source;
@@ -64,12 +61,9 @@ static void source_abort(RmTx *tx)
 
 /* ---- connecting ---- */
 
-/* FALSE when there is none left. */
-static gboolean handle_event(Source *source)
+static void handle_event(void *data, struct rdma_cm_event *event)
 {
-    struct rdma_cm_event *event;
-    if (rdma_get_cm_event(source->events, &event) != 0)
-        return FALSE;
+    Source *source = data;
     enum rdma_cm_event_type type = event->event;
     rdma_ack_cm_event(event);
     if (type == RDMA_CM_EVENT_DISCONNECTED)
@@ -78,21 +72,6 @@ static gboolean handle_event(Source *source)
     else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL)
         rm_verbs_shared_fail(&source->shared, -ENODEV, RM_REASON_TRANSPORT,
                              "the RDMA device of this host has been removed");
-    return TRUE;
-}
-
-static void *event_thread(void *data)
-{
-    Source *source = data;
-    struct pollfd fds[] = {{.fd = source->events->fd, .events = POLLIN},
-                           {.fd = source->quit_fd, .events = POLLIN}};
-    while (fds[1].revents == 0) {
-        if (poll(fds, G_N_ELEMENTS(fds), -1) < 0)
-            fds[0].revents = fds[1].revents = 0; /* EINTR; nothing else can be wrong with these two */
-        while (fds[0].revents != 0 && handle_event(source))
-            ;
-    }
-    return NULL;
 }
 
 static gboolean connect_channel(Source *source, RmVerbsConnector *connector, unsigned index, GError **error)
@@ -111,18 +90,9 @@ static gboolean connect_channel(Source *source, RmVerbsConnector *connector, uns
     return TRUE;
 }
 
-static gboolean open_events(Source *source, GError **error)
-{
-    source->events = rdma_create_event_channel();
-    if (source->events != NULL && source->quit_fd >= 0 && source->shared.wake_fd >= 0 &&
-        fcntl(source->events->fd, F_SETFL, fcntl(source->events->fd, F_GETFL) | O_NONBLOCK) == 0)
-        return TRUE;
-    return rm_set_errno(error, RM_REASON_TRANSPORT_UNAVAILABLE, errno, "rdma_cm cannot be used");
-}
-
 static gboolean connect_all(Source *source, const RmTxParams *params, GError **error)
 {
-    RmVerbsConnector connector = {params, &source->shared, source->events, {0}};
+    RmVerbsConnector connector = {params, &source->shared, source->events.channel, {0}};
     gboolean ok = rm_verbs_wish_parse(&connector.wish, params->device, params->gid_index, error);
     for (unsigned i = 0; ok && i < params->channels; i++)
         ok = connect_channel(source, &connector, i, error);
@@ -161,16 +131,16 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     source->channels = g_new0(Channel, params->channels);
     source->n_channels = params->channels;
 
-    if (!open_events(source, error))
+    if (source->shared.wake_fd < 0)
+        return rm_fail(error, RM_REASON_INTERNAL, "no event descriptor for the data channels");
+    if (!rm_verbs_events_open(&source->events, error))
         return FALSE;
     gulong handler = 0;
     if (cancellable != NULL)
         handler = g_cancellable_connect(cancellable, G_CALLBACK(on_cancelled), source, NULL);
     gboolean ok = connect_all(source, params, error);
     g_cancellable_disconnect(cancellable, handler);
-    if (ok)
-        source->thread = g_thread_try_new("rm-rdma-cm", event_thread, source, error);
-    return source->thread != NULL;
+    return ok && rm_verbs_events_start(&source->events, handle_event, source, error);
 }
 
 static void source_add_block(RmTx *tx, RmBlock *block)
@@ -305,19 +275,11 @@ static uint64_t source_wire_bytes(RmTx *tx)
 
 /* ---- the end ---- */
 
-static void end_event_thread(Source *source)
-{
-    uint64_t one = 1;
-    (void)!write(source->quit_fd, &one, sizeof one);
-    if (source->thread != NULL)
-        g_thread_join(source->thread);
-}
-
 /* Queue pairs before the memory that they read, and that before the rest. */
 static void source_free(RmTx *tx)
 {
     Source *source = source_of(tx);
-    end_event_thread(source);
+    rm_verbs_events_stop(&source->events);
     for (unsigned i = 0; i < source->n_channels; i++)
         rm_verbs_qp_break(&source->channels[i].writer.qp);
     for (unsigned i = 0; source->blocks != NULL && i < source->blocks->count; i++)
@@ -326,9 +288,7 @@ static void source_free(RmTx *tx)
         rm_verbs_writer_clear(&source->channels[i].writer);
         rm_verbs_qp_clear(&source->channels[i].writer.qp);
     }
-    if (source->events != NULL)
-        rdma_destroy_event_channel(source->events);
-    close(source->quit_fd);
+    rm_verbs_events_close(&source->events);
     close(source->shared.wake_fd);
     rm_failure_clear(&source->shared.failure);
     for (unsigned i = 0; source->written != NULL && i < source->blocks->count; i++)
@@ -359,6 +319,5 @@ RmTx *rm_verbs_source_new(void)
     source->base.ops = &source_ops;
     rm_failure_init(&source->shared.failure);
     source->shared.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    source->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return &source->base;
 }
