@@ -28,6 +28,7 @@ typedef struct {
     uint64_t chunk_size;
     unsigned channels;
     unsigned timeout_ms;
+    RmPacketOptions source, destination;
     RmTx *tx;
     RmRx *rx;
     int refused; /* atomic: connections the daemon's part or adopt() turned away */
@@ -56,7 +57,7 @@ static inline void *pair_listen(void *data)
         RmTcpPreamble preamble;
         GSocket *socket = g_socket_connection_get_socket(connection);
         if (!rm_tcp_preamble_receive(socket, pair->timeout_ms, pair->quit, &preamble, NULL) ||
-            !rm_tcp_token_equal(preamble.token, pair->token) ||
+            !rm_token_equal(preamble.token, pair->token) ||
             !pair->rx->ops->adopt(pair->rx, connection, preamble.channel, NULL))
             g_atomic_int_inc(&pair->refused);
     }
@@ -96,7 +97,11 @@ static inline Pair *pair_new(unsigned channels, uint64_t chunk_size, const uint6
 static inline void pair_start(Pair *pair)
 {
     g_autoptr(GError) error = NULL;
-    RmRxParams params = {pair->channels, pair->to, pair->chunk_size, {0}, pair->timeout_ms};
+    RmRxParams params = {.channels = pair->channels,
+                         .blocks = pair->to,
+                         .chunk_size = pair->chunk_size,
+                         .timeout_ms = pair->timeout_ms,
+                         .packets = pair->destination};
     memcpy(params.token, pair->token, sizeof params.token);
     pair->rx = rm_transport_tcp.rx_new();
     pair->rx->ops->start(pair->rx, &params, &error);
@@ -120,6 +125,7 @@ static inline RmTxParams pair_params(Pair *pair, json_object *address)
                          .chunk_size = pair->chunk_size,
                          .address = address,
                          .host = "127.0.0.1",
+                         .packets = pair->source,
                          .timeout_ms = pair->timeout_ms};
     memcpy(params.token, pair->token, sizeof params.token);
     return params;

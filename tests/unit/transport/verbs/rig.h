@@ -26,7 +26,9 @@ typedef struct {
     uint64_t chunk_size;
     unsigned timeout_ms;
     gboolean copy;
-    gboolean sparse;    /* the source's blocks begin as holes */
+    gboolean sparse; /* the source's blocks begin as holes */
+    gboolean serialise;
+    RmPacketOptions source, destination;
     const char *device; /* the source's wish */
     int gid_index;
     const char *from;  /* --data-source */
@@ -118,6 +120,7 @@ static inline gboolean rig_start(Rig *rig, GError **error)
                          .blocks = rig->to,
                          .chunk_size = rig->params.chunk_size,
                          .timeout_ms = rig->params.timeout_ms,
+                         .packets = rig->params.destination,
                          .gid_index = -1};
     memcpy(params.token, rig->token, sizeof params.token);
     rig->rx = rm_transport_rdma.rx_new();
@@ -136,6 +139,8 @@ static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYT
                          .source_address = rig->params.from,
                          .device = rig->params.device,
                          .gid_index = rig->params.device != NULL ? rig->params.gid_index : -1,
+                         .packets = rig->params.source,
+                         .serialise = rig->params.serialise,
                          .copy = rig->params.copy,
                          .timeout_ms = rig->params.timeout_ms};
     memcpy(params.token, token, sizeof params.token);
