@@ -3,11 +3,12 @@
  * The first and only program of a Linux test guest: loads the modules in /modules and then takes, checks and
  * gives back memory for ever, so that a balloon has something to do and a lost page is noticed.
  *
- * Its output is that of boot.S: A once, then a letter for each turn, and '!' for each turn in which a page did
- * not hold what was written to it. In a turn
+ * Its output is that of boot.S: A once, then a letter for each turn, and '!' for each turn in which a page
+ * did not hold what was written to it. In a turn
  *  - part of what it keeps is checked, and part of that written anew;
  *  - a piece of random size is taken, filled, checked, and given back to the kernel.
- * KEEP= and PIECE= on the kernel's command line are MiB of each, for the kernel hands what it does not know on.
+ * KEEP= and PIECE= on the kernel's command line are MiB of each, for the kernel hands what it does not know
+ * on.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -60,7 +61,8 @@ static void load_modules(void)
     }
 }
 
-/* The first and the last word of a page, and one between: what is cheap under emulation, and sees a lost page. */
+/* The first and the last word of a page, and one between: what is cheap under emulation, and sees a lost
+ * page. */
 static void fill(uint8_t *page, uint64_t value)
 {
     uint64_t *words = (uint64_t *)page;
