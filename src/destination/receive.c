@@ -88,8 +88,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .device = receive->daemon->options->rdma_device,
-        .gid_index = receive->daemon->options->gid_index,
+        .device = receive->daemon->options->common.rdma_device,
+        .gid_index = receive->daemon->options->common.gid_index,
+        .packets = receive->daemon->options->common.packets,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();
@@ -376,14 +377,13 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!rm_admit_token(receive->entry.token, error) ||
-        !rm_daemon_add(receive->daemon, &receive->entry, error))
+    if (!rm_token_new(receive->entry.token, error) || !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
     if (!hello->dry_run && !rm_fates_begin(receive->daemon->fates, hello->session))
         return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
     accept->boot = g_strdup(receive->daemon->boot);
-    accept->token = rm_admit_format_token(receive->entry.token);
+    accept->token = rm_token_format(receive->entry.token);
     if (!prepare_guest(receive, error) || !start_transport(receive, error))
         return FALSE;
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);

@@ -100,6 +100,10 @@ typedef struct {
     /* Ends the VMM. Succeeds if it is gone already. */
     gboolean (*quit)(RmGuest *guest, GError **error);
 
+    /* The connection to the VMM, for another process to inherit and adopt after the end of this one; stays
+     * the guest's, and is replaced if the guest has to connect anew. -1: none. */
+    int (*connection)(RmGuest *guest);
+
     void (*free)(RmGuest *guest); /* closes our connection; the VMM goes on */
 } RmGuestOps;
 
@@ -111,9 +115,10 @@ struct RmGuest {
  * qmp-busy (no greeting within the time: another client holds the socket), qemu-version. */
 RmGuest *rm_guest_qemu_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error);
 
-/* The same over a connection that another process, which has died, had opened and may have left in the middle
- * of a command or of its answer; takes `fd`. */
-RmGuest *rm_guest_qemu_adopt(int fd, pid_t pid, unsigned timeout_ms, GError **error);
+/* The same over a connection to `path` that another process, which has died, had opened and may have left in
+ * the middle of a command or of its answer; takes `fd`. Connects to `path` itself if that connection has
+ * ended, and accepts no other VMM there than `pid`: reason guest-gone. */
+RmGuest *rm_guest_qemu_adopt(int fd, const char *path, pid_t pid, unsigned timeout_ms, GError **error);
 
 static inline void rm_guest_free(RmGuest *guest)
 {

@@ -30,6 +30,9 @@
 #define RM_JOURNAL_KEPT 10000 /* … unless there are more than this many ended ones: then the oldest go */
 #define RM_JOURNAL_BYTES (1u << 20) /* no file is larger; a larger one is not ours */
 
+/* Thread-safe, each call: several threads of one process may share an RmJournal. All paths are refused that
+ * others could have put there: symbolic links, other owners, files or folders that others may write. */
+
 /* Written once, before the session can do anything that needs them. Strings may be NULL where unknown. */
 typedef struct {
     char *session; /* UUID */
@@ -43,6 +46,7 @@ typedef struct {
     char *peer;         /* the other end: HOST:PORT to ask at (source), or who called (destination) */
     char *token;        /* the session's, hexadecimal: proves a query */
     gboolean was_running; /* source: runs again when rolled back */
+    gboolean keep_source; /* source: its VMM is not to be ended when the guest has moved */
     gboolean started;     /* destination: the VMM was started by --exec for this session */
     int64_t time_us;      /* wall clock, since 1970 */
 } RmJournalFacts;
@@ -50,15 +54,21 @@ typedef struct {
 /* The latest record. */
 typedef struct {
     RmState state;
+    unsigned past;     /* RM_STATE_BIT of this state and of all before it */
     gboolean run;      /* committed: the guest is to run (FALSE: to be left paused) */
     json_object *note; /* source: what the VMM's settings were before save(), see guest.h recall(); NULL if
-                          unchanged */
+                          unchanged. The latest one that was given, in whatever record */
     int64_t time_us;
 } RmJournalRecord;
 
 typedef struct RmJournal RmJournal;
 
 char *rm_state_dir(void); /* caller frees */
+
+/* Fills pid_start, host_boot and time_us, with facts->pid at hand. */
+void rm_journal_facts_stamp(RmJournalFacts *facts);
+/* Whether the VMM still is: the very process that the facts name. */
+gboolean rm_journal_vmm_lives(const RmJournalFacts *facts);
 
 void rm_journal_facts_clear(RmJournalFacts *facts);
 void rm_journal_record_clear(RmJournalRecord *record);

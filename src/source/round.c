@@ -279,9 +279,11 @@ static void account(RmSession *session, RmRoundStats *stats, const RmSenderCount
     stats->sent_bytes = after.sent_bytes - before->sent_bytes;
     stats->zero_pages = after.zero_pages - before->zero_pages;
     stats->registrations = after.registrations - before->registrations;
+    stats->registration_us = after.registration_us - before->registration_us;
     session->metrics.sent_bytes = after.sent_bytes;
     session->metrics.zero_pages = after.zero_pages;
     session->metrics.registrations = after.registrations;
+    session->metrics.registration_us = after.registration_us;
     session->metrics.rounds = session->round;
     /* Short rounds measure latency, not bandwidth; but a guest that only has short ones must be moved, too.
      */

@@ -95,6 +95,14 @@ static void fail_transport(RmSender *sender, int status)
     fail(sender, problem);
 }
 
+/* What was waited for since `begin_us`. */
+static void count_wait(RmSender *sender, int64_t begin_us)
+{
+    g_mutex_lock(&sender->lock);
+    sender->counts.registration_us += g_get_monotonic_time() - begin_us;
+    g_mutex_unlock(&sender->lock);
+}
+
 static void count(RmSender *sender, uint64_t bytes, uint64_t zero_pages, uint64_t registrations)
 {
     g_mutex_lock(&sender->lock);
@@ -203,6 +211,7 @@ static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
 /* Takes the answers to a batch's requests in. */
 static gboolean finish_asks(RmSender *sender, Batch *batch)
 {
+    int64_t begin = g_get_monotonic_time();
     for (guint i = 0; i < batch->asks->len; i++) {
         GError *problem = NULL;
         if (!finish_ask(sender, &g_array_index(batch->asks, Ask, i), &problem)) {
@@ -211,6 +220,7 @@ static gboolean finish_asks(RmSender *sender, Batch *batch)
         }
     }
     g_array_set_size(batch->asks, 0);
+    count_wait(sender, begin);
     return TRUE;
 }
 
@@ -409,6 +419,7 @@ gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GEr
                            GError **error)
 {
     GQueue asked = G_QUEUE_INIT;
+    int64_t begin = g_get_monotonic_time();
     gboolean ok = TRUE;
     for (uint32_t i = 0; ok && i < sender->states->len; i++) {
         RmSendState *state = sender->states->pdata[i];
@@ -430,6 +441,7 @@ gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GEr
     while (ok && asked.length > 0)
         ok = take_oldest(sender, &asked, error) && tick(data, error);
     g_queue_clear_full(&asked, g_free);
+    count_wait(sender, begin);
     return ok;
 }
 

@@ -31,9 +31,10 @@ typedef struct {
 } RmSenderParams;
 
 typedef struct {
-    uint64_t sent_bytes;    /* payload posted */
-    uint64_t zero_pages;    /* looked at and found zero */
-    uint64_t registrations; /* chunks that the far end was asked for */
+    uint64_t sent_bytes;     /* payload posted */
+    uint64_t zero_pages;     /* looked at and found zero */
+    uint64_t registrations;  /* chunks that the far end was asked for */
+    int64_t registration_us; /* that channels stood still for the answers, summed; --pin all: that it took */
 } RmSenderCounts;
 
 RmSender *rm_sender_new(const RmSenderParams *params);

@@ -12,7 +12,6 @@ Environment: RDMAMIG_BUILD the build folder (default: build), RDMAMIG_QEMU_7 and
 RDMAMIG_TEST_TRANSPORT (tcp, rdma) and RDMAMIG_TEST_ADDRESS, an address of this host, for every migration that does not
 choose by itself (tests/vm); RDMAMIG_TEST_PATIENCE a factor for hosts that are slow.
 """
-import contextlib
 import ctypes
 import errno
 import functools
@@ -20,6 +19,7 @@ import json
 import mmap
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -202,20 +202,25 @@ class Qmp:
                 return False
         wait_until(connect, f"QMP at {path}")
         self.socket.settimeout(PATIENCE)
-        self.stream = self.socket.makefile("rw")
-        self.stream.readline()
+        self.rest = b""  # received, and not yet a line
         self.events = []
+        self._message()  # the greeting
         self("qmp_capabilities")
+
+    def _message(self):
+        while b"\n" not in self.rest:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise QmpError("QEMU closed the connection")
+            self.rest += data
+        line, _, self.rest = self.rest.partition(b"\n")
+        return json.loads(line)
 
     def __call__(self, command, **arguments):
         arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
-        self.stream.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
-        self.stream.flush()
+        self.socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
         while True:
-            line = self.stream.readline()
-            if not line:
-                raise QmpError("QEMU closed the connection")
-            reply = json.loads(line)
+            reply = self._message()
             if "event" in reply:
                 self.events.append(reply)
             elif "error" in reply:
@@ -223,9 +228,14 @@ class Qmp:
             else:
                 return reply["return"]
 
+    def next_event(self, timeout):
+        """Waits for an event without asking QEMU for anything, and adds it to those that were seen; False at the time-out."""
+        if b"\n" not in self.rest and not select.select([self.socket], [], [], timeout)[0]:
+            return False
+        self.events.append(self._message())
+        return True
+
     def close(self):
-        with contextlib.suppress(OSError):  # what was left to write when QEMU ended
-            self.stream.close()
         self.socket.close()
 
 

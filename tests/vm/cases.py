@@ -115,6 +115,20 @@ class Shapes(MoveCase):
 
 
 @unittest.skipUnless(RDMA, "not over rdma")
+class Options(MoveCase):
+    def test_options_of_the_connections(self):
+        """They reach a device that takes them, and the guest arrives whole with writes into a chunk one by one."""
+        source, target, daemon = self.pair(*DEVICE, "-v", "--tos", "40", "--rdma-ack-timeout", "15", rams=(128,),
+                                           guest={"last": 9 * MIB})
+        self.move(source, target, daemon, *LIMIT, *DEVICE, "-v", "--serialise-chunks", "--tos", "104",
+                  "--rdma-retries", "5", "--rdma-ack-timeout", "16")
+        for text, values in ((self.last_send.stderr(), "5 retries, ACK time-out 16 (268435 us), TOS 104"),
+                             (daemon.output(), "ACK time-out 15 (134217 us), TOS 40")):
+            self.assertIn(f"data channel 0: {values}", text)
+            self.assertNotIn("it stays as the system has it", text)
+
+
+@unittest.skipUnless(RDMA, "not over rdma")
 class Transport(unittest.TestCase):
     def test_transport_alone(self):
         """The cases of tests/unit/transport/verbs, here over the real libraries and a device."""

@@ -16,7 +16,7 @@
 #include "transport/tcp/source.h"
 
 #include "common/autoptr.h"
-#include "control/json.h"
+#include "transport/address.h"
 #include "transport/failure.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
@@ -92,28 +92,6 @@ static RmReason reason_of(const GError *problem)
     return RM_REASON_PEER_UNREACHABLE;
 }
 
-/* The destination's {"host", "port"}; without "host", the control channel's. */
-static GSocketConnectable *parse_address(const RmTxParams *params, GError **error)
-{
-    const char *host = params->host;
-    uint64_t port = 0;
-    if (params->address == NULL) {
-        rm_fail(error, RM_REASON_PROTOCOL, "the destination offered no address for data connections");
-        return NULL;
-    }
-    if (!rm_json_string_opt(params->address, "host", &host, error) ||
-        !rm_json_uint(params->address, "port", &port, error))
-        return NULL;
-    if (host == NULL || *host == '\0' || port == 0 || port > G_MAXUINT16) {
-        rm_fail(error, RM_REASON_PROTOCOL,
-                "the destination offered an impossible address for data connections: %s",
-                json_object_to_json_string(params->address));
-        return NULL;
-    }
-    /* Parses numeric addresses too, and keeps the scope of a link-local one. */
-    return g_network_address_new(host, (guint16)port);
-}
-
 static GSocketClient *new_client(const RmTxParams *params, GError **error)
 {
     g_autoptr(GSocketClient) client = g_socket_client_new();
@@ -121,15 +99,11 @@ static GSocketClient *new_client(const RmTxParams *params, GError **error)
     /* RAM goes where the operator said, not to a proxy that happens to be in the environment. */
     g_socket_client_set_enable_proxy(client, FALSE);
     g_socket_client_set_timeout(client, (params->timeout_ms + 999) / 1000); /* of each address */
-    if (params->source_address != NULL) {
-        g_autoptr(GSocketAddress) local = g_inet_socket_address_new_from_string(params->source_address, 0);
-        if (local == NULL) {
-            rm_fail(error, RM_REASON_USAGE, "--data-source %s: not a numeric IP address of this host",
-                    params->source_address);
-            return NULL;
-        }
+    g_autoptr(GSocketAddress) local = NULL;
+    if (!rm_address_source(params, &local, error))
+        return NULL;
+    if (local != NULL)
         g_socket_client_set_local_address(client, local);
-    }
     return g_steal_pointer(&client);
 }
 
@@ -178,7 +152,7 @@ static gboolean connect_channel(Source *source, const RmTxParams *params, GSocke
     GSocket *socket = g_socket_connection_get_socket(connection);
     if (!introduce(source, socket, params, index, error))
         return FALSE;
-    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms);
+    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms, params->packets.tos);
     if (result < 0)
         return rm_set_errno(error, RM_REASON_INTERNAL, -result, "data channel %u: cannot set socket options",
                             index);
@@ -213,7 +187,7 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     source->channels = g_new0(Channel, params->channels);
     g_mutex_unlock(&source->lock);
 
-    g_autoptr(GSocketConnectable) address = parse_address(params, error);
+    g_autoptr(GSocketConnectable) address = rm_address_target(params, error);
     g_autoptr(GSocketClient) client = address != NULL ? new_client(params, error) : NULL;
     if (client == NULL)
         return FALSE;
@@ -291,17 +265,9 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmR
     if (channel == NULL)
         return code;
 
-    /* The same checks that the far side makes: a mistake of ours is found where it was made. */
     RmTcpHeader *header = &channel->frame.header;
     RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
-    *header = (RmTcpHeader){.op = RM_TCP_OP_WRITE, .block = block_index, .n = n};
-    uint64_t total = 0;
-    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
-        total += runs[i].length;
-    header->total = (uint32_t)MIN(total, G_MAXUINT32);
-    const char *problem = rm_tcp_header_check(header, &limits);
-    if (problem == NULL)
-        problem = rm_tcp_runs_check(header, runs, &limits);
+    const char *problem = rm_tcp_post_check(block_index, runs, n, &limits, header);
     if (problem != NULL)
         return misuse(source, index, problem);
 

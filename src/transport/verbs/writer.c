@@ -176,7 +176,7 @@ static int next_request(RmVerbsWriter *writer, struct ibv_send_wr **ret_request)
     int code = 0;
     if (writer->n_pending == RM_VERBS_LIST_MAX)
         code = rm_verbs_writer_flush(writer);
-    while (code == 0 && writer->posted + writer->n_pending - writer->done >= writer->qp.send_depth) {
+    while (code == 0 && rm_verbs_writer_number(writer) - writer->done >= writer->qp.send_depth) {
         code = rm_verbs_writer_flush(writer);
         if (code == 0)
             code = wait_completion(writer);
@@ -284,6 +284,16 @@ int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t r
 
 /* ---- the end of a round ---- */
 
+int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number)
+{
+    if (writer->done >= number)
+        return 0;
+    int code = rm_verbs_writer_flush(writer);
+    while (code == 0 && writer->done < number)
+        code = wait_completion(writer);
+    return code;
+}
+
 int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
 {
     struct ibv_send_wr *request;
@@ -297,10 +307,7 @@ int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
     *request->sg_list = (struct ibv_sge){(uintptr_t)mark, sizeof *mark, writer->qp.messages_mr->lkey};
     request->opcode = IBV_WR_SEND;
     __atomic_fetch_add(&writer->shared->wire_bytes, sizeof *mark + writer->overhead, __ATOMIC_RELAXED);
-    code = rm_verbs_writer_flush(writer);
-    while (code == 0 && writer->done < writer->posted)
-        code = wait_completion(writer);
-    return code;
+    return rm_verbs_writer_wait(writer, rm_verbs_writer_number(writer));
 }
 
 /* ---- life ---- */

@@ -73,5 +73,12 @@ int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t r
 int rm_verbs_writer_flush(RmVerbsWriter *writer);
 /* Takes back what has completed, without waiting. */
 int rm_verbs_writer_reap(RmVerbsWriter *writer);
+/* The number of requests so far, pending ones included: what is to be waited for to see off all of them. */
+static inline uint64_t rm_verbs_writer_number(const RmVerbsWriter *writer)
+{
+    return writer->posted + writer->n_pending;
+}
+/* Hands what is pending to the device, and waits until the first `number` requests have completed here. */
+int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number);
 /* Sends the mark of the round's end behind all writes, and waits until all of it has completed here. */
 int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round);

@@ -116,7 +116,8 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     Rig *rig = g_new0(Rig, 1);
     int fds[2];
     GError *error = NULL;
-    rig->options = (RmSendOptions){.downtime_limit_ms = 300, .max_stall_ms = 1000, .verbosity = -1};
+    rig->options = (RmSendOptions){
+        .downtime_limit_ms = 300, .max_stall_ms = 1000, .common = {.gid_index = -1, .verbosity = -1}};
     rig->reporter = rm_reporter_new(RM_STYLE_QUIET, "00000000-0000-0000-0000-000000000000");
     RmSession *session = rig->session = rm_session_new(&rig->options, rig->reporter, "test");
     session->guest = rm_guest_fake_new(RM_GUEST_RUNNING, names, sizes, n, &error);
