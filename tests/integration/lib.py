@@ -56,6 +56,7 @@ PARAMETERS = {"mode": 0x0C, "first": 0x10, "last": 0x14, "pace": 0x18, "high_fir
               "sweeps": 0x34, "reads": 0x38, "faults": 0x3C}
 LOADED_AT = 0x7C00
 SWEEP, HIGH, ZERO, DISK, POWEROFF, RESET = 1, 2, 4, 8, 16, 32
+HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
 LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -385,11 +386,11 @@ class Qemu(Process):
 # ---- rdmamig ----
 
 class Daemon(Process):
-    """rdmamigd on a free port of the loopback, or of ADDRESS; `wrapper` is a command that executes it."""
+    """rdmamigd on a free port of the loopback, or of ADDRESS, or of `host`; `wrapper` is a command that executes it."""
 
-    def __init__(self, case, *options, env=None, port=None, wrapper=()):
-        self.port = port or free_port()
-        insecure = [] if ADDRESS.startswith("127.") or "--insecure" in options else ["--insecure"]
+    def __init__(self, case, *options, env=None, port=None, wrapper=(), host=ADDRESS):
+        self.port, self.host = port or free_port(), host
+        insecure = [] if host.startswith("127.") or "--insecure" in options else ["--insecure"]
         super().__init__(case, f"rdmamigd{self.port}",
                          [*wrapper, RDMAMIGD, "--listen", self.address, *insecure, *options], env=env)
         wait_until(lambda: listens(self.port) or not self.alive(), "rdmamigd listens")
@@ -397,14 +398,14 @@ class Daemon(Process):
 
     @property
     def address(self):
-        return f"{ADDRESS}:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 class Send:
     """`rdmamig send`, running. With --json, the default here, its events arrive in self.events; without (`human`), what
-    an operator would read is in text()."""
+    an operator would read is in text(). `wrapper` is a command that executes it."""
 
-    def __init__(self, case, qemu, to, *options, env=None, human=False):
+    def __init__(self, case, qemu, to, *options, env=None, human=False, wrapper=()):
         self.case, self.events = case, []
         path = qemu.path if isinstance(qemu, Qemu) else qemu
         to = to.address if isinstance(to, Daemon) else to
@@ -415,7 +416,7 @@ class Send:
         case.addCleanup(self.kill)
         with open(self.stderr_path, "wb") as stderr:
             self.popen = subprocess.Popen(
-                [str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
+                [*map(str, wrapper), str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
                  *([] if human else ["--json"]), *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
                 preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
