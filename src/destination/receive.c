@@ -91,8 +91,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .device = receive->daemon->options->rdma_device,
-        .gid_index = receive->daemon->options->gid_index,
+        .device = receive->daemon->options->common.rdma_device,
+        .gid_index = receive->daemon->options->common.gid_index,
+        .packets = receive->daemon->options->common.packets,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();
@@ -416,12 +417,12 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!check_fresh(hello, error) || !rm_admit_token(receive->entry.token, error) ||
+    if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
         !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
-    accept->token = rm_admit_format_token(receive->entry.token);
+    accept->token = rm_token_format(receive->entry.token);
     /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
         (!hello->dry_run && !rm_guard_destination_start(hello, accept, &receive->found, peer,

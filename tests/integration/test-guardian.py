@@ -39,9 +39,9 @@ class Guardian(Case):
         self.daemon = Daemon(self, "--qmp", self.target.path, *daemon_options,
                              env={"RDMAMIG_FAULT": daemon_fault} if daemon_fault else None)
 
-    def begin(self, *options, fault=None, new_group=False):
+    def begin(self, *options, fault=None, wrapper=()):
         return Send(self, self.source, self.daemon, *options, env={"RDMAMIG_FAULT": f"{fault}={HOLD}"} if fault else None,
-                    new_group=new_group)
+                    wrapper=wrapper)
 
     def state(self, qemu):
         try:
@@ -187,7 +187,7 @@ class SourceKilled(Guardian):
 
     def test_process_group(self):
         self.fresh()
-        send = self.begin(fault="switchover-saved", new_group=True)
+        send = self.begin(fault="switchover-saved", wrapper=["setsid"])  # a group of its own
         self.wait_stopped("postmigrate")
         since = time.monotonic()
         os.killpg(send.pid, signal.SIGKILL)
