@@ -17,10 +17,17 @@ IN_VM = True
 
 def add_arguments(parser):
     # In the VM everything is emulated twice: a guest writes some 10 MiB a second, and the device moves 40 to 80.
-    parser.add_argument("--memory", type=int, default=320, metavar="MIB")
+    parser.add_argument("--memory", type=int, default=512, metavar="MIB")
     parser.add_argument("--dirtied", type=int, default=16, metavar="MIB")
     parser.add_argument("--pace", type=int, default=50, metavar="10MS", help="the guest's rest after each sweep")
     parser.add_argument("--downtime-limit", type=int, default=1000, metavar="MS")
+
+
+def warm_up(options):
+    """The programs and libraries, which a VM reads from the host over 9p: whoever comes first would pay for all."""
+    guest = moves.Guest(64, 1, 50, 60000)
+    moves.ours(guest, True, "--transport", "rdma")
+    moves.peer(guest, True, f"rdma:{os.environ['RDMAMIG_TEST_ADDRESS']}:{moves.PORT}")
 
 
 def guest_of(options):
