@@ -38,21 +38,16 @@ def describe(options):
     return str(guest_of(options))
 
 
-def listens(pid):
-    """Whether a process listens through rdma_cm: ib_write_bw announces nothing."""
-    known = subprocess.run(["rdma", "resource", "show", "cm_id"], capture_output=True, text=True).stdout
-    return any("state LISTEN" in line and f"pid {pid} " in line for line in known.splitlines())
-
-
 def write_bandwidth(size):
     """ib_write_bw between two processes of this host; MiB/s."""
     address, device = os.environ["RDMAMIG_TEST_ADDRESS"], os.environ["RDMAMIG_TEST_DEVICE"].partition(":")[0]
     port = str(moves.lib.free_port())
     iterations = str(max(32, (32 << 20) // size))
-    command = ["ib_write_bw", "-R", "-F", "-d", device, "-s", str(size), "-n", iterations, "-p", port]
+    # Not with -R: the client may then come before the server listens.
+    command = ["ib_write_bw", "-F", "-d", device, "-s", str(size), "-n", iterations, "-p", port]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        moves.lib.wait_until(lambda: listens(server.pid) or server.poll() is not None, "ib_write_bw listens")
+        moves.lib.wait_until(lambda: moves.lib.listens(int(port)) or server.poll() is not None, "ib_write_bw listens")
         done = subprocess.run([*command, address], capture_output=True, text=True, timeout=moves.PATIENCE)
     finally:
         server.kill()
