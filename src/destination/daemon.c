@@ -3,6 +3,8 @@
 #include "destination/daemon.h"
 
 #include "common/reason.h"
+#include "control/json.h"
+#include "destination/fates.h"
 #include "destination/receive.h"
 #include "transport/tcp/wire.h"
 
@@ -83,17 +85,35 @@ void rm_daemon_release(RmDaemon *daemon, const char *path)
     g_mutex_unlock(&daemon->lock);
 }
 
-gboolean rm_daemon_query(RmDaemon *daemon, const char *session, const char *token, RmFate *ret_fate,
-                         gboolean *ret_done, GError **error)
+static void end_session(RmDaemon *daemon, const char *id)
 {
-    if (!rm_fates_query(session, token, ret_fate, ret_done, error))
-        return FALSE;
     g_mutex_lock(&daemon->lock);
-    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, session);
-    if (running != NULL && *ret_fate == RM_FATE_ABORTED)
+    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, id);
+    if (running != NULL)
         g_cancellable_cancel(running->cancel);
     g_mutex_unlock(&daemon->lock);
-    return TRUE;
+}
+
+void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query)
+{
+    const char *session, *token;
+    RmFate fate;
+    gboolean done;
+    g_autoptr(GError) error = NULL;
+    if (!rm_json_string(query, "session", &session, &error) ||
+        !rm_json_string(query, "token", &token, &error) ||
+        !rm_fates_query(session, token, &fate, &done, &error)) {
+        g_warning("a query is not answered: %s", error->message);
+        rm_control_reply_failure(control, query, RM_MSG_ERROR, error, NULL);
+        return;
+    }
+    if (fate == RM_FATE_ABORTED)
+        end_session(daemon, session);
+    json_object *reply = rm_json_message(RM_MSG_FATE);
+    rm_json_add_string(reply, "fate", rm_fate_name(fate));
+    rm_json_add_bool(reply, "done", done);
+    rm_control_reply(control, query, reply, NULL);
+    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
 }
 
 /* ---- connections ---- */
