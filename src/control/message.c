@@ -61,6 +61,7 @@ RmHello *rm_hello_new(void)
     hello->traits = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     hello->blocks = g_ptr_array_new_with_free_func(hello_block_free);
     hello->transports = g_ptr_array_new_with_free_func(g_free);
+    hello->features = g_ptr_array_new_with_free_func(g_free);
     return hello;
 }
 
@@ -75,6 +76,7 @@ void rm_hello_free(RmHello *hello)
     g_hash_table_unref(hello->traits);
     g_ptr_array_unref(hello->blocks);
     g_ptr_array_unref(hello->transports);
+    g_ptr_array_unref(hello->features);
     g_free(hello);
 }
 
@@ -98,6 +100,11 @@ static json_object *encode_names(const GPtrArray *names)
     return list;
 }
 
+gboolean rm_has_name(const GPtrArray *names, const char *name)
+{
+    return g_ptr_array_find_with_equal_func((GPtrArray *)names, name, g_str_equal, NULL);
+}
+
 /* At most 16 names; what is no name is passed over, since it can only be a newer build's. */
 static void decode_names(json_object *list, GPtrArray *names)
 {
@@ -106,6 +113,14 @@ static void decode_names(json_object *list, GPtrArray *names)
         if (json_object_is_type(name, json_type_string))
             g_ptr_array_add(names, g_strndup(json_object_get_string(name), RM_NAME_MAX));
     }
+}
+
+/* Those of a member that older builds don't send. */
+static void decode_names_opt(json_object *message, const char *key, GPtrArray *names)
+{
+    json_object *list = NULL;
+    if (json_object_object_get_ex(message, key, &list) && json_object_is_type(list, json_type_array))
+        decode_names(list, names);
 }
 
 json_object *rm_hello_encode(const RmHello *hello)
@@ -143,6 +158,8 @@ json_object *rm_hello_encode(const RmHello *hello)
     rm_json_add_uint(message, "chunk_size", hello->chunk_size);
     rm_json_add_uint(message, "channels", hello->channels);
     rm_json_add(message, "transports", encode_names(hello->transports));
+    rm_json_add(message, "features", encode_names(hello->features));
+    rm_json_add_string(message, "pin", hello->pin_all ? "all" : "lazy");
     rm_json_add_bool(message, "dry_run", hello->dry_run);
     return message;
 }
@@ -218,6 +235,7 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
 {
     g_autoptr(RmHello) hello = rm_hello_new();
     json_object *transports;
+    const char *pin = "lazy";
     if (!rm_message_expect(message, RM_MSG_HELLO, error) ||
         !rm_json_uint(message, "protocol", &hello->protocol, error) ||
         !rm_json_uint(message, "protocol_min", &hello->protocol_min, error) ||
@@ -227,6 +245,7 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
         !rm_json_uint(message, "chunk_size", &hello->chunk_size, error) ||
         !rm_json_uint(message, "channels", &hello->channels, error) ||
         !rm_json_array(message, "transports", &transports, error) ||
+        !rm_json_string_opt(message, "pin", &pin, error) ||
         !rm_json_bool_opt(message, "dry_run", &hello->dry_run, error))
         return NULL;
     if (!g_uuid_string_is_valid(hello->session)) {
@@ -234,6 +253,8 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
         return NULL;
     }
     decode_names(transports, hello->transports);
+    decode_names_opt(message, "features", hello->features);
+    hello->pin_all = strcmp(pin, "all") == 0;
     return g_steal_pointer(&hello);
 }
 
@@ -243,6 +264,7 @@ RmAccept *rm_accept_new(void)
 {
     RmAccept *accept = g_new0(RmAccept, 1);
     accept->available = g_ptr_array_new_with_free_func(g_free);
+    accept->features = g_ptr_array_new_with_free_func(g_free);
     return accept;
 }
 
@@ -255,6 +277,7 @@ void rm_accept_free(RmAccept *accept)
     g_free(accept->boot);
     json_object_put(accept->address);
     g_ptr_array_unref(accept->available);
+    g_ptr_array_unref(accept->features);
     g_free(accept);
 }
 
@@ -268,6 +291,8 @@ json_object *rm_accept_encode(const RmAccept *accept)
     rm_json_add_string(message, "token", accept->token);
     rm_json_add_string(message, "boot", accept->boot);
     rm_json_add(message, "available", encode_names(accept->available));
+    rm_json_add(message, "features", encode_names(accept->features));
+    rm_json_add_uint(message, "window", accept->window);
     rm_json_add(message, "address",
                 accept->address != NULL ? json_object_get(accept->address) : json_object_new_object());
     return message;
@@ -276,7 +301,7 @@ json_object *rm_accept_encode(const RmAccept *accept)
 RmAccept *rm_accept_decode(json_object *message, GError **error)
 {
     g_autoptr(RmAccept) accept = rm_accept_new();
-    json_object *address, *available = NULL;
+    json_object *address;
     if (!rm_message_expect(message, RM_MSG_ACCEPT, error) ||
         !rm_json_uint(message, "protocol", &accept->protocol, error) ||
         !rm_json_uint(message, "chunk_size", &accept->chunk_size, error) ||
@@ -284,12 +309,12 @@ RmAccept *rm_accept_decode(json_object *message, GError **error)
         !take_name(message, "transport", &accept->transport, error) ||
         !take_name(message, "token", &accept->token, error) ||
         !take_name(message, "boot", &accept->boot, error) ||
+        !rm_json_uint_opt(message, "window", &accept->window, error) ||
         !rm_json_object(message, "address", &address, error))
         return NULL;
     accept->address = json_object_get(address);
-    if (json_object_object_get_ex(message, "available", &available) &&
-        json_object_is_type(available, json_type_array))
-        decode_names(available, accept->available);
+    decode_names_opt(message, "available", accept->available);
+    decode_names_opt(message, "features", accept->features);
     return g_steal_pointer(&accept);
 }
 
@@ -406,6 +431,38 @@ RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t
                                    blocks->pdata[request->block], chunk_size, &budget, error))
             return NULL;
     }
+    return g_steal_pointer(&request);
+}
+
+json_object *rm_release_encode(const RmRegister *request, uint32_t mark)
+{
+    json_object *message = rm_register_encode(request);
+    rm_json_add_string(message, "type", RM_MSG_RELEASE);
+    rm_json_add_uint(message, "mark", mark);
+    return message;
+}
+
+RmRegister *rm_release_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, unsigned channels,
+                              uint32_t *ret_mark, GError **error)
+{
+    g_autoptr(RmRegister) request = rm_register_decode(message, blocks, chunk_size, error);
+    uint64_t mark;
+    if (request == NULL || !rm_json_uint(message, "mark", &mark, error))
+        return NULL;
+    if (mark == 0 || mark > G_MAXUINT32) {
+        rm_fail(error, RM_REASON_PROTOCOL, "impossible mark %" G_GUINT64_FORMAT, mark);
+        return NULL;
+    }
+    /* Marks are numbered for each channel. */
+    for (guint i = 1; i < request->chunks->len; i++) {
+        const RmRegisterChunk *one = request->chunks->pdata[0], *other = request->chunks->pdata[i];
+        if (rm_chunk_channel((uint32_t)request->block, one->chunk, channels) !=
+            rm_chunk_channel((uint32_t)request->block, other->chunk, channels)) {
+            rm_fail(error, RM_REASON_PROTOCOL, "one mark for chunks of two channels");
+            return NULL;
+        }
+    }
+    *ret_mark = (uint32_t)mark;
     return g_steal_pointer(&request);
 }
 

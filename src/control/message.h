@@ -27,12 +27,17 @@
 #define RM_STATE_MAX (UINT64_C(1) << 30)      /* bytes of device state */
 #define RM_BLOCK_SIZE_MAX (UINT64_C(1) << 46) /* 64 TiB: no RAM block is larger */
 
+/* Registrations can be released, and a destination registers just the granules that it was asked for. */
+#define RM_FEATURE_RELEASE "release"
+
 #define RM_MSG_HELLO "hello"
 #define RM_MSG_ACCEPT "accept"
 #define RM_MSG_REFUSE "refuse"
 #define RM_MSG_TRANSPORT "transport"
 #define RM_MSG_REGISTER "register"
 #define RM_MSG_REGISTERED "registered"
+#define RM_MSG_RELEASE "release"
+#define RM_MSG_RELEASED "released"
 #define RM_MSG_ROUND_END "round-end"
 #define RM_MSG_ROUND_END_OK "round-end-ok"
 #define RM_MSG_VERIFY "verify"
@@ -65,6 +70,8 @@ typedef struct {
     uint64_t populated; /* bytes of RAM that will need memory at the destination */
     uint64_t chunk_size, channels;
     GPtrArray *transports; /* char*, best first */
+    GPtrArray *features;   /* char*: what is used only if both ends have it */
+    gboolean pin_all;      /* all of RAM is to be registered before the first round */
     gboolean dry_run;
 } RmHello;
 
@@ -75,6 +82,8 @@ typedef struct {
     char *boot;  /* instance of the daemon: fates are known to this one only */
     json_object *address;
     GPtrArray *available; /* char*: transports that the destination could use, whatever was chosen */
+    GPtrArray *features;  /* char*: of the source's, those that the destination has, too */
+    uint64_t window;      /* bytes of guest memory that can be registered there at a time; 0: no bound */
 } RmAccept;
 
 typedef struct {
@@ -128,6 +137,10 @@ json_object *rm_accept_encode(const RmAccept *accept);
 RmAccept *rm_accept_decode(json_object *message, GError **error);
 json_object *rm_register_encode(const RmRegister *request);
 RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error);
+/* `register`'s contents, as they were asked for, and the mark behind their writes. */
+json_object *rm_release_encode(const RmRegister *request, uint32_t mark);
+RmRegister *rm_release_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, unsigned channels,
+                              uint32_t *ret_mark, GError **error);
 /* Answer to `register`, with regions (of RmRegion) of its block. */
 json_object *rm_registered_encode(const GArray *regions);
 GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_t chunk_size, GError **error);
@@ -135,6 +148,8 @@ json_object *rm_round_end_encode(uint64_t round, const RmZeroRange *ranges, unsi
 RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError **error);
 json_object *rm_verify_encode(const RmVerifyItem *items, unsigned n);
 GArray *rm_verify_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error);
+
+gboolean rm_has_name(const GPtrArray *names, const char *name);
 
 /* The type of `message`; "" if it has none. Borrowed. */
 const char *rm_message_type(json_object *message);

@@ -6,14 +6,14 @@
 #include "common/size.h"
 #include "config.h"
 #include "control/message.h"
-#include "memory/chunk.h"
+#include "transport/window.h"
 
 #include <gio/gio.h>
 
 typedef struct {
     gboolean listen;
     char *gid_index;
-    char *address, *min_chunk, *max_chunk;
+    char *address, *min_chunk, *max_chunk, *max_pinned;
     gboolean verbose, debug, quiet, version, help;
 } Texts;
 
@@ -64,6 +64,8 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     }
     if (!parse_chunk("--min-chunk-size", texts->min_chunk, &options->min_chunk_size, error) ||
         !parse_chunk("--max-chunk-size", texts->max_chunk, &options->max_chunk_size, error))
+        return FALSE;
+    if (texts->max_pinned != NULL && !rm_parse_pinned(texts->max_pinned, &options->max_pinned, error))
         return FALSE;
     uint64_t gid_index = 0;
     if (texts->gid_index != NULL) {
@@ -131,6 +133,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->max_chunk, "use at most this chunk size (1G)",
          "SIZE"},
+        {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
+         "RAM registered at a time, of each guest (all)", "SIZE"},
         {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, take_verbose, "say more; twice: debug",
          NULL},
         {"quiet", 'q', 0, G_OPTION_ARG_NONE, &texts->quiet, "warnings and errors only", NULL},
@@ -173,6 +177,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_free(texts.gid_index);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
+    g_free(texts.max_pinned);
     return ok ? g_steal_pointer(&options) : NULL;
 }
 

@@ -16,6 +16,7 @@ typedef struct {
     int gid_index;     /* or -1 */
     gboolean insecure;
     uint64_t min_chunk_size, max_chunk_size;
+    uint64_t max_pinned; /* bytes registered at a time, of one guest; 0: no bound */
     int verbosity;
 } RmListenOptions;
 

@@ -7,12 +7,13 @@
 #include "control/message.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
+#include "transport/window.h"
 
 #include <string.h>
 
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
-    char *pin, *gid_index;
+    char *pin, *max_pinned, *gid_index;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
         *max_stall;
     gboolean verbose, debug, quiet;
@@ -40,7 +41,7 @@ static gboolean check_rdma(RmSendOptions *options, const Texts *texts, GError **
     if (texts->pin != NULL && strcmp(texts->pin, "lazy") != 0 && strcmp(texts->pin, "all") != 0)
         return rm_fail(error, RM_REASON_USAGE, "--pin: `%s` is neither lazy nor all", texts->pin);
     options->pin_all = g_strcmp0(texts->pin, "all") == 0;
-    return TRUE;
+    return texts->max_pinned == NULL || rm_parse_pinned(texts->max_pinned, &options->max_pinned, error);
 }
 
 static gboolean check_limits(RmSendOptions *options, const Texts *texts, GError **error)
@@ -133,6 +134,7 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
 static void texts_clear(Texts *texts)
 {
     g_free(texts->pin);
+    g_free(texts->max_pinned);
     g_free(texts->gid_index);
     g_free(texts->to);
     g_free(texts->chunk_size);
@@ -175,6 +177,8 @@ RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GEr
          "N"},
         {"pin", 0, 0, G_OPTION_ARG_STRING, &texts.pin,
          "register RAM as it is sent, or all at the start (lazy)", "lazy|all"},
+        {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts.max_pinned, "RAM registered here at a time (all)",
+         "SIZE"},
         {"max-bandwidth", 0, 0, G_OPTION_ARG_STRING, &texts.max_bandwidth, "cap, bytes/s or 10Gbit (none)",
          "RATE"},
         {"downtime-limit", 0, 0, G_OPTION_ARG_STRING, &texts.downtime_limit,

@@ -18,10 +18,11 @@ typedef struct {
     gboolean on_timeout_suspend;
     uint64_t max_stall_ms;
     char *data_source;
-    char *rdma_device; /* DEV[:PORT], or NULL */
-    int gid_index;     /* or -1 */
-    gboolean pin_all;  /* make everything writable before the first round */
-    char *report;      /* file for the result's JSON, or NULL */
+    char *rdma_device;   /* DEV[:PORT], or NULL */
+    int gid_index;       /* or -1 */
+    uint64_t max_pinned; /* bytes registered here at a time; 0: no bound */
+    gboolean pin_all;    /* make everything writable before the first round */
+    char *report;        /* file for the result's JSON, or NULL */
     gboolean suspend, keep_source, verify, json, dry_run;
     int verbosity; /* -1 quiet … 2 debug */
     RmPreflightOptions preflight;

@@ -7,21 +7,31 @@
  *
  * Registration is asked for by granules of RM_CHUNK_MIN, each once, and only where something is written: a
  * chunk of zeroes is never registered, and a sparse one only in part.
+ *
+ * Windows: where the destination or this end bounds what it has registered, a channel has a fixed part of it
+ * (transport/window.h), and a batch touches at most half of that: so the batch that is being written and the
+ * one that is being registered fit in together, and everything older may go to make room for them. What has
+ * to go is forgotten first, so that its keys can't be used, then a mark is posted behind its writes, then the
+ * destination is asked to end the registrations once that mark is there; meanwhile the next batch is written.
+ * Nothing is asked for in its place before the answer.
  */
 #include "source/sender.h"
 
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "memory/chunk.h"
-#include "source/plan.h"
+#include "source/holdings.h"
+#include "transport/window.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* One batch of chunks is planned, asked for, and written while the next one is planned. Large enough that the
  * answer is there before its turn comes, small enough that the far end's populated-but-unwritten memory stays
  * bounded. */
 #define BATCH_BYTES (UINT64_C(64) << 20)
 #define BATCH_CHUNKS 64
+#define PIN_THREADS_MAX 8
 #define PIN_ASKS_IN_FLIGHT 8  /* keeps the far end's registration threads busy */
 #define ASK_TIMEOUT_MS 120000 /* of a peer that is alive: a batch may be populated page by page */
 G_STATIC_ASSERT(BATCH_CHUNKS *RM_PLAN_EXTENTS_MAX <= RM_REGISTER_EXTENTS_MAX);
@@ -42,9 +52,11 @@ typedef struct {
 } Ask;
 
 typedef struct {
+    uint32_t number; /* from 1, for each channel */
     GPtrArray *plans;
     uint64_t bytes;
-    GArray *asks; /* Ask */
+    uint64_t touched; /* bytes of granules */
+    GArray *asks;     /* Ask */
 } Batch;
 
 typedef struct {
@@ -55,6 +67,9 @@ typedef struct {
     /* owned by the thread; the session reads them after flush() */
     Batch *current;
     GQueue ready; /* of Batch*, asked for */
+    uint32_t n_batches;
+    uint64_t most_touched; /* in a batch, and in a plan */
+    RmHoldings holdings;
     GArray *zeroes;
 } Worker;
 
@@ -66,6 +81,7 @@ struct RmSender {
     GMutex lock; /* all below */
     GCond ended;
     unsigned rounds_pending; /* channels that have not ended the round yet */
+    unsigned pins_pending;   /* chunks that are not prepared yet (--pin all) */
     GError *error;           /* the first failure */
     int64_t next_free_us;    /* bandwidth cap: when the wire is free again */
     RmSenderCounts counts;
@@ -129,9 +145,10 @@ static uint64_t post_limit(const RmSender *sender)
 
 /* ---- batches: registration ahead of the writes ---- */
 
-static Batch *batch_new(void)
+static Batch *batch_new(uint32_t number)
 {
     Batch *batch = g_new0(Batch, 1);
+    batch->number = number;
     batch->plans = g_ptr_array_new_with_free_func(rm_plan_free);
     batch->asks = g_array_new(FALSE, FALSE, sizeof(Ask));
     return batch;
@@ -181,6 +198,22 @@ static gboolean ask(RmSender *sender, Batch *batch)
         ok = send_ask(sender, batch, request);
     rm_register_free(request);
     return ok;
+}
+
+/* While the answers are on their way. */
+static gboolean prepare(Worker *worker, const Batch *batch)
+{
+    RmSender *sender = worker->sender;
+    RmTx *tx = sender->params.tx;
+    int status = 0;
+    for (guint i = 0; i < batch->plans->len && status == 0; i++) {
+        const RmPlan *plan = batch->plans->pdata[i];
+        status = tx->ops->prepare(tx, worker->channel, plan->block,
+                                  (const RmExtent *)(const void *)plan->granules->data, plan->granules->len);
+    }
+    if (status < 0)
+        fail_transport(sender, status);
+    return status == 0;
 }
 
 static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
@@ -251,32 +284,179 @@ static gboolean post_oldest(Worker *worker)
     return ok;
 }
 
+/* ---- room in the destination's window ---- */
+
+static uint64_t need_of(const Worker *worker, const Batch *batch)
+{
+    uint64_t need = 0;
+    for (guint i = 0; i < batch->plans->len; i++) {
+        const RmPlan *plan = batch->plans->pdata[i];
+        need += rm_plan_need(plan, worker->sender->states->pdata[plan->block]);
+    }
+    return need;
+}
+
+/* Takes out holdings that no batch from number `first` on writes into, oldest first, until the batch fits or
+ * there is none left. */
+static GPtrArray *evict(Worker *worker, const Batch *batch, uint32_t first)
+{
+    RmHoldings *holdings = &worker->holdings;
+    GPtrArray *evicted = g_ptr_array_new_with_free_func(rm_holding_free);
+    RmHolding *holding;
+    while (holdings->used + need_of(worker, batch) > holdings->limit &&
+           (holding = rm_holdings_evict(holdings, worker->sender->states, first)) != NULL)
+        g_ptr_array_add(evicted, holding);
+    return evicted;
+}
+
+static gboolean forget(Worker *worker, const GPtrArray *evicted, uint32_t *ret_mark)
+{
+    RmTx *tx = worker->sender->params.tx;
+    int status = 0;
+    for (guint i = 0; i < evicted->len && status == 0; i++) {
+        const RmHolding *holding = evicted->pdata[i];
+        status =
+            tx->ops->release(tx, worker->channel, holding->block,
+                             (const RmExtent *)(const void *)holding->granules->data, holding->granules->len);
+    }
+    if (status == 0)
+        status = tx->ops->mark(tx, worker->channel, ret_mark);
+    if (status < 0)
+        fail_transport(worker->sender, status);
+    return status == 0;
+}
+
+/* Asks for the end of these registrations, as many of one block as fit in a message at a time. */
+static gboolean ask_release(Worker *worker, const GPtrArray *evicted, uint32_t mark, GArray *ids)
+{
+    RmSender *sender = worker->sender;
+    for (guint i = 0; i < evicted->len;) {
+        const RmHolding *first = evicted->pdata[i];
+        g_autoptr(RmRegister) request = rm_register_new(first->block);
+        for (guint n = 0; i < evicted->len && n < BATCH_CHUNKS; i++, n++) {
+            const RmHolding *holding = evicted->pdata[i];
+            if (holding->block != first->block)
+                break;
+            g_array_append_vals(rm_register_add(request, holding->chunk)->extents, holding->granules->data,
+                                holding->granules->len);
+        }
+        GError *problem = NULL;
+        uint64_t id = rm_control_begin(sender->params.control, rm_release_encode(request, mark), &problem);
+        if (id == 0) {
+            fail(sender, problem);
+            return FALSE;
+        }
+        g_array_append_val(ids, id);
+    }
+    return TRUE;
+}
+
+static gboolean finish_release(RmSender *sender, const GArray *ids)
+{
+    for (guint i = 0; i < ids->len; i++) {
+        GError *problem = NULL;
+        rm_autojson reply = NULL;
+        if (!rm_control_finish(sender->params.control, g_array_index(ids, uint64_t, i), ASK_TIMEOUT_MS,
+                               sender->stopping, &reply, &problem) ||
+            !rm_message_expect(reply, RM_MSG_RELEASED, &problem)) {
+            fail(sender, problem);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static gboolean release(Worker *worker, const GPtrArray *evicted)
+{
+    g_autoptr(GArray) ids = g_array_new(FALSE, FALSE, sizeof(uint64_t));
+    uint32_t mark;
+    return evicted->len == 0 ||
+           (forget(worker, evicted, &mark) && ask_release(worker, evicted, mark, ids) &&
+            (worker->ready.length == 0 || post_oldest(worker)) && finish_release(worker->sender, ids));
+}
+
+/* First with what no batch needs that has not been posted. If that won't do, for registrations end as a whole
+ * and the batch may touch a little of many, everything may go: all other batches are posted then, and what
+ * this one loses it asks for again. */
+static gboolean make_room(Worker *worker, const Batch *batch)
+{
+    const Batch *oldest = worker->ready.length > 0 ? g_queue_peek_head(&worker->ready) : batch;
+    if (worker->holdings.limit == 0)
+        return TRUE;
+    g_autoptr(GPtrArray) spare = evict(worker, batch, oldest->number);
+    if (!release(worker, spare))
+        return FALSE;
+    if (worker->holdings.used + need_of(worker, batch) <= worker->holdings.limit)
+        return TRUE;
+    while (worker->ready.length > 0)
+        if (!post_oldest(worker))
+            return FALSE;
+    g_autoptr(GPtrArray) rest = evict(worker, batch, G_MAXUINT32);
+    return release(worker, rest);
+}
+
+/* ---- the stages of a batch ---- */
+
+static void mark_asked(Worker *worker, Batch *batch)
+{
+    for (guint i = 0; i < batch->plans->len; i++) {
+        RmPlan *plan = batch->plans->pdata[i];
+        rm_plan_ask(plan, worker->sender->states->pdata[plan->block]);
+        rm_holdings_add(&worker->holdings, plan->block, plan->chunk, plan->asked);
+        count(worker->sender, 0, 0, plan->extents->len > 0);
+    }
+}
+
 static gboolean close_batch(Worker *worker)
 {
     Batch *batch = g_steal_pointer(&worker->current);
     if (batch == NULL)
         return TRUE;
+    if (!make_room(worker, batch)) {
+        batch_free(batch);
+        return FALSE;
+    }
+    mark_asked(worker, batch);
     g_queue_push_tail(&worker->ready, batch);
-    return ask(worker->sender, batch);
+    if (!ask(worker->sender, batch) || !prepare(worker, batch))
+        return FALSE;
+    return worker->ready.length < 2 || post_oldest(worker);
+}
+
+static gboolean do_range(Worker *worker, const Work *work, RmExtent range)
+{
+    RmSender *sender = worker->sender;
+    RmSendState *state = sender->states->pdata[work->block];
+    RmPlan *plan =
+        rm_plan_new(state, work->block, work->chunk, range, work->pages, post_limit(sender), worker->zeroes);
+    count(sender, 0, plan->zero_pages, 0);
+    if (worker->current != NULL && worker->current->touched + plan->touched > worker->most_touched &&
+        !close_batch(worker)) {
+        rm_plan_free(plan);
+        return FALSE;
+    }
+    if (worker->current == NULL)
+        worker->current = batch_new(++worker->n_batches);
+    Batch *batch = worker->current;
+    g_ptr_array_add(batch->plans, plan);
+    rm_holdings_use(&worker->holdings, state, plan, batch->number);
+    batch->touched += plan->touched;
+    for (guint i = 0; i < plan->runs->len; i++)
+        batch->bytes += g_array_index(plan->runs, RmRun, i).length;
+    return (batch->bytes < BATCH_BYTES && batch->plans->len < BATCH_CHUNKS) || close_batch(worker);
 }
 
 static gboolean do_chunk(Worker *worker, const Work *work)
 {
     RmSender *sender = worker->sender;
-    if (worker->current == NULL)
-        worker->current = batch_new();
-    Batch *batch = worker->current;
-    RmPlan *plan = rm_plan_new(sender->states->pdata[work->block], work->block, work->chunk,
-                               sender->params.chunk_size, work->pages, post_limit(sender), worker->zeroes);
-    count(sender, 0, plan->zero_pages, plan->extents->len > 0);
-    g_ptr_array_add(batch->plans, plan);
-    for (guint i = 0; i < plan->runs->len; i++)
-        batch->bytes += g_array_index(plan->runs, RmRun, i).length;
-    if (batch->bytes < BATCH_BYTES && batch->plans->len < BATCH_CHUNKS)
-        return TRUE;
-    if (!close_batch(worker))
-        return FALSE;
-    return worker->ready.length < 2 || post_oldest(worker);
+    const RmSendState *state = sender->states->pdata[work->block];
+    uint64_t at = work->chunk * sender->params.chunk_size;
+    uint64_t end = at + rm_chunk_length(state->block, sender->params.chunk_size, work->chunk);
+    uint64_t step = MIN(worker->most_touched, RM_PLAN_BYTES_MAX);
+    for (; at < end; at += step)
+        if (!do_range(worker, work, (RmExtent){at, MIN(at + step, end)}))
+            return FALSE;
+    return TRUE;
 }
 
 static gboolean do_round_end(Worker *worker, const Work *work)
@@ -318,6 +498,19 @@ static gpointer worker_main(gpointer data)
 
 /* ---- the session's side ---- */
 
+/* The channel's parts of the windows, and what a batch may touch of them. */
+static void open_window(Worker *worker)
+{
+    const RmSenderParams *params = &worker->sender->params;
+    uint64_t there = params->window == 0 ? 0
+                                         : rm_window_part(params->window, params->blocks, params->chunk_size,
+                                                          params->channels, worker->channel);
+    uint64_t here = params->tx->ops->window(params->tx, worker->channel);
+    rm_holdings_init(&worker->holdings, there);
+    worker->most_touched = MIN(there != 0 ? there : UINT64_MAX, here != 0 ? here : UINT64_MAX) / 2;
+    worker->most_touched -= worker->most_touched % RM_CHUNK_MIN;
+}
+
 RmSender *rm_sender_new(const RmSenderParams *params)
 {
     RmSender *sender = g_new0(RmSender, 1);
@@ -327,7 +520,8 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     sender->stopping = g_cancellable_new();
     sender->states = g_ptr_array_new_with_free_func(rm_send_state_free);
     for (guint i = 0; i < params->blocks->len; i++)
-        g_ptr_array_add(sender->states, rm_send_state_new(params->blocks->pdata[i], TRUE));
+        g_ptr_array_add(sender->states,
+                        rm_send_state_new(params->blocks->pdata[i], TRUE, params->window != 0));
     sender->workers = g_new0(Worker, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         Worker *worker = &sender->workers[i];
@@ -336,6 +530,7 @@ RmSender *rm_sender_new(const RmSenderParams *params)
         worker->queue = g_async_queue_new_full(g_free);
         worker->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
         g_queue_init(&worker->ready);
+        open_window(worker);
         g_autofree char *name = g_strdup_printf("send-%u", i);
         worker->thread = g_thread_new(name, worker_main, worker);
     }
@@ -363,6 +558,7 @@ void rm_sender_free(RmSender *sender)
         g_async_queue_unref(worker->queue);
         g_array_unref(worker->zeroes);
         batch_free(worker->current);
+        rm_holdings_clear(&worker->holdings);
         g_queue_clear_full(&worker->ready, batch_free);
     }
     g_free(sender->workers);
@@ -378,7 +574,8 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
 {
     RmTx *tx = sender->params.tx;
     uint32_t index = sender->states->len;
-    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE));
+    gboolean asks = sender->params.window != 0 && regions->len == 0;
+    g_ptr_array_add(sender->states, rm_send_state_new(block, asks, asks));
     tx->ops->add_block(tx, block);
     int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
     if (status != 0)
@@ -386,15 +583,23 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
     return index;
 }
 
-/* Whole chunks of `block` from *chunk on, as many as fit in a message. */
-static RmRegister *whole_chunks(const RmSender *sender, uint32_t index, const RmBlock *block, uint64_t *chunk)
+/* ---- everything at once ---- */
+
+/* Whole chunks of `block` from *chunk on, as many as fit in a message: marked as asked for, and kept. */
+static RmRegister *whole_chunks(RmSender *sender, uint32_t index, uint64_t *chunk)
 {
+    RmSendState *state = sender->states->pdata[index];
     uint64_t chunk_size = sender->params.chunk_size;
     RmRegister *request = rm_register_new(index);
-    for (; *chunk < rm_chunk_count(block, chunk_size) && request->chunks->len < BATCH_CHUNKS; (*chunk)++) {
+    memset(state->asked, TRUE, rm_chunk_count(state->block, RM_CHUNK_MIN));
+    for (; *chunk < rm_chunk_count(state->block, chunk_size) && request->chunks->len < BATCH_CHUNKS;
+         (*chunk)++) {
         uint64_t start = *chunk * chunk_size;
-        RmExtent extent = {start, start + rm_chunk_length(block, chunk_size, *chunk)};
-        g_array_append_val(rm_register_add(request, *chunk)->extents, extent);
+        RmExtent extent = {start, start + rm_chunk_length(state->block, chunk_size, *chunk)};
+        GArray *extents = rm_register_add(request, *chunk)->extents;
+        g_array_append_val(extents, extent);
+        unsigned channel = rm_chunk_channel(index, *chunk, sender->params.channels);
+        rm_holdings_add(&sender->workers[channel].holdings, index, *chunk, extents);
     }
     return request;
 }
@@ -405,16 +610,15 @@ static gboolean take_oldest(RmSender *sender, GQueue *asked, GError **error)
     return finish_ask(sender, oldest, error);
 }
 
-gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
-                           GError **error)
+static gboolean pin_there(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
+                          GError **error)
 {
     GQueue asked = G_QUEUE_INIT;
     gboolean ok = TRUE;
     for (uint32_t i = 0; ok && i < sender->states->len; i++) {
-        RmSendState *state = sender->states->pdata[i];
-        rm_send_state_asked(state);
+        const RmSendState *state = sender->states->pdata[i];
         for (uint64_t chunk = 0; ok && chunk < rm_chunk_count(state->block, sender->params.chunk_size);) {
-            g_autoptr(RmRegister) request = whole_chunks(sender, i, state->block, &chunk);
+            g_autoptr(RmRegister) request = whole_chunks(sender, i, &chunk);
             uint64_t id = rm_control_begin(sender->params.control, rm_register_encode(request), error);
             ok = id != 0 && tick(data, error);
             if (id != 0) {
@@ -430,6 +634,77 @@ gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GEr
     while (ok && asked.length > 0)
         ok = take_oldest(sender, &asked, error) && tick(data, error);
     g_queue_clear_full(&asked, g_free);
+    return ok;
+}
+
+typedef struct {
+    uint32_t block;
+    uint64_t chunk;
+} PinHere;
+
+/* Any thread of the pool. */
+static void pin_here(gpointer item, gpointer data)
+{
+    g_autofree PinHere *pin = item;
+    RmSender *sender = data;
+    RmTx *tx = sender->params.tx;
+    const RmBlock *block = ((RmSendState *)sender->states->pdata[pin->block])->block;
+    uint64_t start = pin->chunk * sender->params.chunk_size;
+    RmExtent extent = {start, start + rm_chunk_length(block, sender->params.chunk_size, pin->chunk)};
+    unsigned channel = rm_chunk_channel(pin->block, pin->chunk, sender->params.channels);
+    int status =
+        g_atomic_int_get(&sender->failed) ? 0 : tx->ops->prepare(tx, channel, pin->block, &extent, 1);
+    if (status < 0)
+        fail_transport(sender, status);
+    g_mutex_lock(&sender->lock);
+    sender->pins_pending--;
+    g_mutex_unlock(&sender->lock);
+}
+
+static GThreadPool *begin_pinning_here(RmSender *sender)
+{
+    GThreadPool *pool =
+        g_thread_pool_new(pin_here, sender, (int)MIN(g_get_num_processors(), PIN_THREADS_MAX), FALSE, NULL);
+    for (uint32_t i = 0; i < sender->states->len; i++) {
+        const RmBlock *block = ((RmSendState *)sender->states->pdata[i])->block;
+        for (uint64_t chunk = 0; chunk < rm_chunk_count(block, sender->params.chunk_size); chunk++) {
+            PinHere *pin = g_new(PinHere, 1);
+            *pin = (PinHere){i, chunk};
+            g_mutex_lock(&sender->lock);
+            sender->pins_pending++;
+            g_mutex_unlock(&sender->lock);
+            g_thread_pool_push(pool, pin, NULL);
+        }
+    }
+    return pool;
+}
+
+static gboolean wait_pinned_here(RmSender *sender, gboolean (*tick)(gpointer data, GError **error),
+                                 gpointer data, GError **error)
+{
+    for (;;) {
+        g_mutex_lock(&sender->lock);
+        unsigned pending = sender->pins_pending;
+        if (sender->error != NULL)
+            g_propagate_error(error, g_error_copy(sender->error));
+        gboolean failed = sender->error != NULL;
+        g_mutex_unlock(&sender->lock);
+        if (failed || pending == 0)
+            return !failed;
+        if (!tick(data, error))
+            return FALSE;
+        g_usleep(10000);
+    }
+}
+
+gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
+                           GError **error)
+{
+    GThreadPool *pool = begin_pinning_here(sender);
+    gboolean ok = pin_there(sender, tick, data, error) && wait_pinned_here(sender, tick, data, error);
+    if (!ok)
+        g_atomic_int_set(&sender->failed, 1); /* the pool's threads find nothing more to do */
+    g_thread_pool_free(pool, FALSE, TRUE);
     return ok;
 }
 

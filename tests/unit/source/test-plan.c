@@ -20,7 +20,7 @@ static Rig *rig_new(void)
     Rig *rig = g_new0(Rig, 1);
     rig->block = rm_block_new("ram", 8 * MIB);
     rig->block->map = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    rig->state = rm_send_state_new(rig->block, TRUE);
+    rig->state = rm_send_state_new(rig->block, TRUE, FALSE);
     rig->pages = rm_bitmap_new(8 * MIB / RM_PAGE);
     rig->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
     return rig;
@@ -43,7 +43,10 @@ static void dirty(Rig *rig, uint64_t page, uint64_t count, int value)
 
 static RmPlan *plan(Rig *rig, uint64_t chunk, uint64_t chunk_size, uint64_t max_run)
 {
-    return rm_plan_new(rig->state, 0, chunk, chunk_size, rig->pages, max_run, rig->zeroes);
+    RmExtent range = {chunk * chunk_size, (chunk + 1) * chunk_size};
+    RmPlan *p = rm_plan_new(rig->state, 0, chunk, range, rig->pages, max_run, rig->zeroes);
+    rm_plan_ask(p, rig->state);
+    return p;
 }
 
 static void test_runs(void)
