@@ -276,8 +276,8 @@ int ibv_dereg_mr(struct ibv_mr *region)
             const FakeSend *send = item->data;
             if (!send->done && send->taken == NULL && send->piece.lkey == mr->mr.lkey)
                 fake_violation("a region was freed under a request that reads it");
-            if (!send->done && qp->peer != NULL && !qp->peer->broken && send->request.opcode == IBV_WR_RDMA_WRITE &&
-                send->request.wr.rdma.rkey == mr->mr.rkey)
+            if (!send->done && qp->peer != NULL && !qp->peer->broken &&
+                send->request.opcode == IBV_WR_RDMA_WRITE && send->request.wr.rdma.rkey == mr->mr.rkey)
                 fake_violation("a region was freed under a write into it");
         }
     }
