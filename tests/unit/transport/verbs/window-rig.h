@@ -24,7 +24,38 @@ typedef struct {
     GPtrArray *state; /* RmBlock* of both ends, if there is one */
     uint32_t round;
     int releases; /* atomic: requests */
+    RmTxOps ops;  /* the transport's, but for release() */
+    const RmTxOps *inner;
+    uint64_t forgotten, released; /* bytes; forgotten: atomic */
 } Path;
+
+static inline int path_forget(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n)
+{
+    Path *path = (Path *)((uint8_t *)tx->ops - G_STRUCT_OFFSET(Path, ops));
+    for (unsigned i = 0; i < n; i++)
+        __atomic_fetch_add(&path->forgotten, extents[i].end - extents[i].start, __ATOMIC_SEQ_CST);
+    return path->inner->release(tx, channel, block, extents, n);
+}
+
+/* The source has forgotten a key before it says that it has. */
+static inline void path_assert_forgotten(Path *path, json_object *message)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GPtrArray) blocks = g_ptr_array_copy(path->rig->to, NULL, NULL);
+    g_ptr_array_set_free_func(blocks, NULL);
+    if (path->state != NULL)
+        g_ptr_array_add(blocks, path->state->pdata[1]);
+    g_autoptr(RmRegister) request = rm_register_decode(message, blocks, path->rig->params.chunk_size, &error);
+    g_assert_no_error(error);
+    for (guint i = 0; i < request->chunks->len; i++) {
+        const GArray *extents = ((RmRegisterChunk *)request->chunks->pdata[i])->extents;
+        for (guint k = 0; k < extents->len; k++) {
+            const RmExtent *extent = &g_array_index(extents, RmExtent, k);
+            path->released += extent->end - extent->start;
+        }
+    }
+    g_assert_cmpuint(__atomic_load_n(&path->forgotten, __ATOMIC_SEQ_CST), >=, path->released);
+}
 
 static inline RmControl *path_control(int fd)
 {
@@ -41,6 +72,7 @@ static inline gboolean path_answer(Path *path, json_object *message, GError **er
         return rm_registrar_register(path->registrar, message, error);
     if (g_str_equal(type, RM_MSG_RELEASE)) {
         g_atomic_int_inc(&path->releases);
+        path_assert_forgotten(path, message);
         return rm_registrar_release(path->registrar, message, error);
     }
     return rm_json_uint(message, "round", &round, error) &&
@@ -66,6 +98,10 @@ static inline Path *path_up(const RigParams *params)
     Path *path = g_new0(Path, 1);
     int fds[2];
     Rig *rig = path->rig = rig_up(params);
+    path->inner = rig->tx->ops;
+    path->ops = *rig->tx->ops;
+    path->ops.release = path_forget;
+    rig->tx->ops = &path->ops;
     g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), ==, 0);
     path->near = path_control(fds[0]);
     path->far = path_control(fds[1]);
@@ -93,6 +129,7 @@ static inline void path_free(Path *path)
     g_thread_join(path->answers);
     rm_registrar_free(path->registrar);
     rm_control_free(path->far);
+    path->rig->tx->ops = path->inner;
     rig_free(path->rig);
     g_ptr_array_unref(path->pages);
     g_clear_pointer(&path->state, g_ptr_array_unref);
