@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "control/register.h"
 #include "memory/block.h"
 #include "memory/digest.h"
 #include "transport/transport.h"
@@ -20,8 +21,6 @@
 #define RM_BLOCKS_MAX 1024                    /* RAM blocks of a guest */
 #define RM_TRAITS_MAX 64                      /* facts compared at both ends */
 #define RM_NAME_MAX 255                       /* bytes in a name */
-#define RM_REGISTER_CHUNKS_MAX 256            /* chunks in one register */
-#define RM_REGISTER_EXTENTS_MAX 16384         /* extents in one register */
 #define RM_ZERO_RANGES_MAX 8192               /* zero ranges in one page of round-end */
 #define RM_VERIFY_MAX 4096                    /* digests in one verify */
 #define RM_STATE_MAX (UINT64_C(1) << 30)      /* bytes of device state */
@@ -87,16 +86,6 @@ typedef struct {
 } RmAccept;
 
 typedef struct {
-    uint64_t chunk;
-    GArray *extents; /* RmExtent, in bytes from the block's start */
-} RmRegisterChunk;
-
-typedef struct {
-    uint64_t block;
-    GPtrArray *chunks; /* RmRegisterChunk* */
-} RmRegister;
-
-typedef struct {
     uint64_t block, page, count;
 } RmZeroRange;
 
@@ -117,33 +106,20 @@ const char *rm_fate_name(RmFate fate);
 void rm_hello_free(RmHello *hello);
 RmAccept *rm_accept_new(void);
 void rm_accept_free(RmAccept *accept);
-void rm_register_free(RmRegister *request);
 void rm_round_end_free(RmRoundEnd *end);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmHello, rm_hello_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmAccept, rm_accept_free)
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmRegister, rm_register_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmRoundEnd, rm_round_end_free)
 
 RmHello *rm_hello_new(void);
 RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size,
                                  const char *backing);
-RmRegister *rm_register_new(uint64_t block);
-RmRegisterChunk *rm_register_add(RmRegister *request, uint64_t chunk);
 
 /* Encoders return a message to send (caller owns); decoders NULL with reason protocol. */
 json_object *rm_hello_encode(const RmHello *hello);
 RmHello *rm_hello_decode(json_object *message, GError **error);
 json_object *rm_accept_encode(const RmAccept *accept);
 RmAccept *rm_accept_decode(json_object *message, GError **error);
-json_object *rm_register_encode(const RmRegister *request);
-RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error);
-/* `register`'s contents, as they were asked for, and the mark behind their writes. */
-json_object *rm_release_encode(const RmRegister *request, uint32_t mark);
-RmRegister *rm_release_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, unsigned channels,
-                              uint32_t *ret_mark, GError **error);
-/* Answer to `register`, with regions (of RmRegion) of its block. */
-json_object *rm_registered_encode(const GArray *regions);
-GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_t chunk_size, GError **error);
 json_object *rm_round_end_encode(uint64_t round, const RmZeroRange *ranges, unsigned n, gboolean more);
 RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError **error);
 json_object *rm_verify_encode(const RmVerifyItem *items, unsigned n);

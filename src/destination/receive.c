@@ -67,7 +67,7 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
     }
     receive->registrar =
         rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size, params.channels);
-    accept->window = receive->rx->window;
+    accept->window = params.releases ? receive->rx->window : 0;
     json_object_put(accept->address);
     accept->address = receive->rx->ops->offer(receive->rx);
     if (accept->address == NULL) {
@@ -225,7 +225,7 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     rm_registrar_add_block(receive->registrar, receive->state);
     g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
     /* Under a window there may be no room yet: the source asks for it as for RAM. */
-    uint64_t chunks = receive->rx->window == 0 ? rm_chunk_count(receive->state, receive->chunk_size) : 0;
+    uint64_t chunks = receive->accept->window == 0 ? rm_chunk_count(receive->state, receive->chunk_size) : 0;
     for (uint64_t chunk = 0; chunk < chunks; chunk++) {
         uint64_t start = chunk * receive->chunk_size;
         RmExtent extent = {start, start + rm_chunk_length(receive->state, receive->chunk_size, chunk)};

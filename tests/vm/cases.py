@@ -74,10 +74,10 @@ class Pinned(MoveCase):
     daemon_options = ("--max-pinned", "64M")
 
     def test_chunk_1M(self):
-        self.move_one("--max-pinned", "64M", "--chunk-size", "1M", rams=(160,), filled=88)
+        self.move_one("--max-pinned", "64M", "--chunk-size", "1M", rams=(128,), filled=72)
 
     def test_chunk_64M(self):
-        self.move_one("--max-pinned", "64M", "--chunk-size", "64M", rams=(160,), filled=88)
+        self.move_one("--max-pinned", "64M", "--chunk-size", "64M", rams=(128,), filled=72)
 
     def test_all_does_not_fit(self):
         source, _, daemon = self.pair(*DEVICE, rams=(128,))

@@ -18,15 +18,14 @@
 #include "transport/verbs/destination.h"
 
 #include "common/fault.h"
-#include "common/size.h"
 #include "memory/chunk.h"
 #include "transport/barrier.h"
 #include "transport/block-table.h"
+#include "transport/verbs/bound.h"
 #include "transport/verbs/listener.h"
 #include "transport/verbs/mark.h"
 #include "transport/verbs/qp.h"
 #include "transport/verbs/target.h"
-#include "transport/window.h"
 
 #include <string.h>
 #include <sys/eventfd.h>
@@ -314,43 +313,6 @@ static void acceptor_left(RmVerbsAcceptor *acceptor, struct rdma_cm_id *id)
 
 /* ---- starting ---- */
 
-/* How much may be registered here, from the option and the limit of locked memory; and whether that will do.
- */
-static gboolean bound_memory(Destination *destination, const RmRxParams *params, GError **error)
-{
-    uint64_t all = rm_window_for_all(params->blocks, params->channels);
-    RmVerbsBound bound = rm_verbs_bound(params->max_pinned, all);
-    gboolean whole = bound.most == 0 || bound.most >= all;
-    gboolean ok = bound.most == 0 ||
-                  rm_window_check(bound.most, params->blocks, params->channels, params->pin_all, error);
-    g_autofree char *limit = rm_format_size(bound.limit), *need = rm_format_size(all);
-    g_autofree char *most = rm_format_size(bound.most);
-    if (ok && !whole && !params->releases)
-        ok = rm_fail(
-            error, RM_REASON_PRIVILEGE,
-            "%s of registered memory are allowed, and this guest needs %s, since the source's rdmamig is too "
-            "old to make do with less",
-            most, need);
-    if (!ok && bound.forced)
-        g_prefix_error(
-            error,
-            "the limit of locked memory (RLIMIT_MEMLOCK) is %s; raise it with `ulimit -l unlimited`, or "
-            "LimitMEMLOCK=infinity in the unit of this daemon: ",
-            limit);
-    if (!ok)
-        return FALSE;
-    if (bound.forced)
-        g_warning(
-            "the limit of locked memory (RLIMIT_MEMLOCK) is %s, the guest needs %s: it is registered %s at a "
-            "time, which costs time; `ulimit -l unlimited`, or LimitMEMLOCK=infinity in this daemon's unit",
-            limit, need, most);
-    if (bound.most != 0)
-        destination->base.window = bound.most - params->channels * RM_VERBS_MESSAGE_BYTES;
-    destination->regions.most = destination->base.window;
-    destination->pin_all = params->pin_all;
-    return TRUE;
-}
-
 /* Where to listen: at the wished-for device's address, else where the daemon's data addresses say. */
 static gboolean join_listener(Destination *destination, const RmRxParams *params, GError **error)
 {
@@ -399,7 +361,11 @@ static gboolean destination_start(RmRx *rx, const RmRxParams *params, GError **e
             return rm_set_errno(error, RM_REASON_INTERNAL, errno, "data channel %u: no event descriptor", i);
     }
     rm_barrier_start(&destination->barrier, params->channels, params->timeout_ms);
-    return bound_memory(destination, params, error) && join_listener(destination, params, error);
+    if (!rm_verbs_bound_destination(params, &destination->regions.most, error))
+        return FALSE;
+    destination->base.window = destination->regions.most;
+    destination->pin_all = params->pin_all;
+    return join_listener(destination, params, error);
 }
 
 static json_object *destination_offer(RmRx *rx)

@@ -38,19 +38,6 @@ gboolean rm_verbs_memlock_binds(uint64_t need, uint64_t *ret_pinned, uint64_t *r
     return *ret_pinned + need > *ret_limit;
 }
 
-RmVerbsBound rm_verbs_bound(uint64_t max_pinned, uint64_t need)
-{
-    RmVerbsBound bound = {.most = max_pinned};
-    uint64_t pinned;
-    if (max_pinned != 0)
-        need = MIN(need, max_pinned);
-    if (rm_verbs_memlock_binds(need, &pinned, &bound.limit)) {
-        bound.forced = TRUE;
-        bound.most = MAX(bound.limit - MIN(bound.limit, pinned), 1); /* 0 would be no bound */
-    }
-    return bound;
-}
-
 static void explain(int code, RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
                     uint64_t length, GError **error)
 {

@@ -12,16 +12,6 @@ typedef struct {
     uint64_t most;  /* of bytes; 0: no bound. Immutable once registering has begun */
 } RmVerbsRegions;
 
-/* How much guest memory may be registered here at a time. */
-typedef struct {
-    uint64_t most;   /* bytes, --max-pinned or the limit of locked memory; 0: no bound */
-    gboolean forced; /* by that limit */
-    uint64_t limit;  /* of locked memory, if so */
-} RmVerbsBound;
-
-/* The bound that follows from the option and from what the limit of locked memory leaves for `need` bytes. */
-RmVerbsBound rm_verbs_bound(uint64_t max_pinned, uint64_t need);
-
 /* Registers [address, address + length) so that it is named by [iova, …) on the wire: `access` as for
  * ibv_reg_mr(). `length` is at most limits->max_mr_size. NULL with reason privilege (locked memory, or the
  * bound of `regions`), memory-short or transport. */

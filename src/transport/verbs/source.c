@@ -12,10 +12,10 @@
  */
 #include "transport/verbs/source.h"
 
-#include "common/size.h"
 #include "memory/chunk.h"
 #include "transport/block-table.h"
 #include "transport/tcp/wire.h"
+#include "transport/verbs/bound.h"
 #include "transport/verbs/connect.h"
 #include "transport/verbs/origin.h"
 #include "transport/window.h"
@@ -138,42 +138,6 @@ static void on_cancelled(GCancellable *cancellable, Source *source)
                          "cancelled while connecting the data channels");
 }
 
-/* What of the guest may be registered here, before anything is. With too little for what the guest has, and
- * no option that says to make do with it, it is copied: the ring is all that is registered then. */
-static gboolean bound_memory(Source *source, const RmTxParams *params, GError **error)
-{
-    uint64_t populated = 0, rings = params->channels * RM_PINNED_CHANNEL_MIN;
-    for (guint i = 0; i < params->blocks->len; i++) {
-        const RmBlock *block = params->blocks->pdata[i];
-        uint64_t allocated;
-        if (!rm_block_allocated(block, &allocated, error))
-            return FALSE;
-        populated += MIN(allocated, block->size);
-    }
-    RmVerbsBound bound = rm_verbs_bound(params->max_pinned, params->copy ? rings : populated + rings);
-    if (params->max_pinned != 0 &&
-        !rm_window_check(params->max_pinned, params->blocks, params->channels, params->pin_all, error))
-        return FALSE;
-    g_autofree char *limit = rm_format_size(bound.limit), *need = rm_format_size(populated);
-    const char *advice = "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit";
-    if (bound.forced && bound.most < rings)
-        return rm_fail(
-            error, RM_REASON_PRIVILEGE,
-            "the limit of locked memory (RLIMIT_MEMLOCK) is %s, which is not enough for the buffers of %u "
-            "channels; raise it: %s",
-            limit, params->channels, advice);
-    source->copy = params->copy;
-    if (bound.forced && !source->copy && (params->max_pinned == 0 || params->pin_all)) {
-        source->copy = TRUE;
-        g_warning(
-            "the limit of locked memory (RLIMIT_MEMLOCK) is %s, the guest has %s: it is copied before it is "
-            "sent, which costs time; %s, or a --max-pinned within the limit",
-            limit, need, advice);
-    }
-    source->max_pinned = source->copy && bound.forced ? rings : bound.most;
-    return TRUE;
-}
-
 /* Rings first: a window has to leave room for them, whether or not anything is copied. */
 static gboolean open_windows(Source *source, const RmTxParams *params, GError **error)
 {
@@ -209,7 +173,7 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     for (unsigned i = 0; i < params->channels; i++)
         rm_verbs_window_init(&source->channels[i].window);
 
-    if (!bound_memory(source, params, error))
+    if (!rm_verbs_bound_source(params, &source->max_pinned, &source->copy, error))
         return FALSE;
     if (!open_events(source, error))
         return FALSE;
