@@ -54,6 +54,7 @@
     X(VERIFY, "verify-mismatch")                      /* --verify found different bytes */                    \
     X(STATE_SAVE, "state-save")                       /* QEMU could not save its device state */              \
     X(STATE_LOAD, "state-load")                       /* the destination rejected the device state */         \
+    X(JOURNAL, "journal")                             /* the session's record can't be kept */                \
     X(RESUME, "resume")                               /* the guest did not run again */                       \
     X(CANCELLED, "cancelled")                         /* by the operator, at either end */                    \
     X(DOUBTFUL, "doubtful")                           /* commit sent, answer unknown */                       \

@@ -3,6 +3,7 @@
 #include "control/message.h"
 
 #include "common/autoptr.h"
+#include "common/host.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "memory/chunk.h"
@@ -33,15 +34,7 @@ gboolean rm_message_expect(json_object *reply, const char *type, GError **error)
 
 char *rm_backing_id(const RmBlock *block)
 {
-    static char boot[64];
-    static gsize once;
-    if (g_once_init_enter(&once)) {
-        g_autofree char *text = NULL;
-        if (g_file_get_contents("/proc/sys/kernel/random/boot_id", &text, NULL, NULL))
-            g_strlcpy(boot, g_strstrip(text), sizeof boot);
-        g_once_init_leave(&once, 1);
-    }
-    return g_strdup_printf("%s:%u.%u:%" G_GUINT64_FORMAT, boot, major(block->dev), minor(block->dev),
+    return g_strdup_printf("%s:%u.%u:%" G_GUINT64_FORMAT, rm_boot_id(), major(block->dev), minor(block->dev),
                            (guint64)block->ino);
 }
 

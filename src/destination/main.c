@@ -71,6 +71,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
         return 2;
     }
-    rm_log_init("rdmamigd", options->verbosity);
+    rm_log_init("rdmamigd", options->common.verbosity);
     return run(options);
 }

@@ -53,8 +53,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .device = receive->daemon->options->rdma_device,
-        .gid_index = receive->daemon->options->gid_index,
+        .device = receive->daemon->options->common.rdma_device,
+        .gid_index = receive->daemon->options->common.gid_index,
+        .packets = receive->daemon->options->common.packets,
         .max_pinned = receive->daemon->options->max_pinned,
         .pin_all = receive->hello->pin_all,
         .releases = rm_has_name(receive->hello->features, RM_FEATURE_RELEASE),
@@ -344,14 +345,13 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!rm_admit_token(receive->entry.token, error) ||
-        !rm_daemon_add(receive->daemon, &receive->entry, error))
+    if (!rm_token_new(receive->entry.token, error) || !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
     if (!hello->dry_run && !rm_fates_begin(receive->daemon->fates, hello->session))
         return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
     accept->boot = g_strdup(receive->daemon->boot);
-    accept->token = rm_admit_format_token(receive->entry.token);
+    accept->token = rm_token_format(receive->entry.token);
     if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
         g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
     if (!prepare_guest(receive, error) || !start_transport(receive, error))

@@ -23,6 +23,8 @@ typedef struct {
     GString *calls;
     RmGuestFakeHook hook;
     gpointer hook_data;
+    gboolean (*note)(gpointer data, json_object *found, GError **error);
+    gpointer note_data;
 } Fake;
 
 static Fake *fake_of(RmGuest *guest)
@@ -111,6 +113,11 @@ static gboolean fake_preflight(RmGuest *guest, GPtrArray *blocks, const RmPrefli
                                                        "running or paused", RM_REASON_GUEST_STATE, error);
 }
 
+static const char *fake_puncher(RmGuest *guest)
+{
+    return NULL;
+}
+
 static gboolean fake_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -139,11 +146,32 @@ static gboolean fake_stop(RmGuest *guest, GError **error)
     return TRUE;
 }
 
+static void fake_set_note(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
+                          gpointer data)
+{
+    fake_of(guest)->note = note;
+    fake_of(guest)->note_data = data;
+}
+
+static void fake_recall(RmGuest *guest, json_object *found)
+{
+    g_string_append_printf(fake_of(guest)->calls, "%srecall(%s)", fake_of(guest)->calls->len > 0 ? " " : "",
+                           found != NULL ? json_object_to_json_string_ext(found, JSON_C_TO_STRING_PLAIN)
+                                         : "");
+}
+
+static gboolean fake_note(Fake *self, GError **error)
+{
+    rm_autojson found = json_tokener_parse(RM_GUEST_FAKE_NOTE);
+    return self->note == NULL || self->note(self->note_data, found, error);
+}
+
 static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     Fake *self = fake_of(guest);
     if (!begin(guest, "save", error) ||
-        !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error))
+        !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error) ||
+        !fake_note(self, error))
         return FALSE;
     self->run = RM_GUEST_SAVED;
     *ret_state = g_byte_array_new();
@@ -195,6 +223,11 @@ static gboolean fake_quit(RmGuest *guest, GError **error)
     return TRUE;
 }
 
+static int fake_connection(RmGuest *guest)
+{
+    return -1;
+}
+
 static void fake_free(RmGuest *guest)
 {
     Fake *self = fake_of(guest);
@@ -213,15 +246,19 @@ static const RmGuestOps fake_ops = {
     .run_state = fake_run_state,
     .blocks = fake_blocks,
     .preflight = fake_preflight,
+    .puncher = fake_puncher,
     .recheck = fake_recheck,
     .fence = fake_fence,
     .poll = fake_poll,
     .stop = fake_stop,
     .save = fake_save,
+    .set_note = fake_set_note,
+    .recall = fake_recall,
     .resume = fake_resume,
     .load = fake_load,
     .activate = fake_activate,
     .quit = fake_quit,
+    .connection = fake_connection,
     .free = fake_free,
 };
 

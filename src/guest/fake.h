@@ -12,6 +12,9 @@
 
 #include "common/reason.h"
 
+/* What save() hands to the note. */
+#define RM_GUEST_FAKE_NOTE "{\"found\":\"something\"}"
+
 /* `n` blocks. `run` is RUNNING or PAUSED for a source, WAITING for a destination. Reason internal; NULL then.
  */
 RmGuest *rm_guest_fake_new(RmGuestRun run, const char *const *names, const uint64_t *sizes, unsigned n,

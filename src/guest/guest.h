@@ -13,6 +13,7 @@
 #include "memory/block.h"
 
 #include <gio/gio.h>
+#include <json-c/json.h>
 
 typedef struct RmGuest RmGuest;
 
@@ -57,6 +58,10 @@ typedef struct {
      * fix. */
     gboolean (*preflight)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                           GError **error);
+    /* Source, after preflight(): the device that may give pages of RAM back to the host while the guest runs
+     * (balloon, virtio-mem: design fact 9), for the operator's eyes; NULL if there is none. The guest's own.
+     */
+    const char *(*puncher)(RmGuest *guest);
     /* Source, after stop(): those checks again whose answer can change (other mappings, blocks, jobs,
      * devices). */
     gboolean (*recheck)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options, GError **error);
@@ -77,6 +82,14 @@ typedef struct {
      * state-save. */
     gboolean (*save)(RmGuest *guest, GByteArray **ret_state, GError **error);
 
+    /* Source: `note` is called within save(), before anything of the VMM is changed that outlives us, with
+     * what recall() needs to put it back; FALSE from it makes save() fail. */
+    void (*set_note)(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
+                     gpointer data);
+    /* Source, in another process than the one that called save(): what it had noted (NULL: nothing), so that
+     * resume() can roll back from wherever that process died. */
+    void (*recall)(RmGuest *guest, json_object *found);
+
     /* Source: roll back from any point: cancels a save, lets the guest run again if `run`, takes its disks
      * back, restores capabilities and parameters. Idempotent. Reason resume. */
     gboolean (*resume)(RmGuest *guest, gboolean run, GError **error);
@@ -91,6 +104,10 @@ typedef struct {
     /* Ends the VMM. Succeeds if it is gone already. */
     gboolean (*quit)(RmGuest *guest, GError **error);
 
+    /* The connection to the VMM, for another process to inherit and adopt after the end of this one; stays
+     * the guest's, and is replaced if the guest has to connect anew. -1: none. */
+    int (*connection)(RmGuest *guest);
+
     void (*free)(RmGuest *guest); /* closes our connection; the VMM goes on */
 } RmGuestOps;
 
@@ -101,6 +118,11 @@ struct RmGuest {
 /* Connects to QEMU's QMP socket at `path`. `timeout_ms` bounds each command. Reasons qmp-unreachable,
  * qmp-busy (no greeting within the time: another client holds the socket), qemu-version. */
 RmGuest *rm_guest_qemu_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error);
+
+/* The same over a connection to `path` that another process, which has died, had opened and may have left in
+ * the middle of a command or of its answer; takes `fd`. Connects to `path` itself if that connection has
+ * ended, and accepts no other VMM there than `pid`: reason guest-gone. */
+RmGuest *rm_guest_qemu_adopt(int fd, const char *path, pid_t pid, unsigned timeout_ms, GError **error);
 
 static inline void rm_guest_free(RmGuest *guest)
 {

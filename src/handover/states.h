@@ -2,26 +2,31 @@
 /*
  * The states of a session, the same at both ends, in progress output, status, journal and docs.
  *
- * The rule that keeps a guest from running twice: it is the source's until the source has sent `commit`, and the
- * destination's from then on. The destination lets it run only after it has received `commit`; the source resumes it only
- * while it has not sent `commit`, or once the destination has answered a query with "aborted", which is irrevocable there.
+ * The rule that keeps a guest from running twice: it is the source's until the source has sent `commit`, and
+ * the destination's from then on. The destination lets it run only after it has received `commit`; the source
+ * resumes it only while it has not sent `commit`, or once the destination has answered a query with
+ * "aborted", which is irrevocable there.
+ *
+ * The destination uses the same words for its side, in its journal and log: precopy (accepted; receives RAM),
+ * switchover (its VMM loads the state, and is used up), prepared (loaded, paused), committed (the guest is
+ * here), done (and runs, or is paused as wished), failed or cancelled (ended without the guest: irrevocable).
  */
 #pragma once
 
 #include <glib.h>
 
-#define RM_STATES(X)                                                                                          \
-    X(CONNECTING, "connecting") /* source owns, guest untouched; control connection being made */             \
-    X(PREFLIGHT, "preflight")   /* source owns, guest untouched; checks at both ends */                       \
-    X(ATTACHING, "attaching")   /* source owns, running; tracker being armed */                               \
-    X(PRECOPY, "precopy")       /* source owns, running; rounds; any failure leaves it running */             \
-    X(SWITCHOVER, "switchover") /* source owns, paused by us; any failure resumes it */                       \
-    X(PREPARED, "prepared")     /* source owns, paused; the destination has loaded the state and waits */     \
-    X(COMMITTED, "committed")   /* destination owns; it runs the guest as soon as it knows */                 \
-    X(DONE, "done")             /* end: destination owns and has answered `running` */                        \
-    X(REFUSED, "refused")       /* end: source owns; refused before a byte moved */                           \
-    X(FAILED, "failed")         /* end: source owns; guest as it was before */                                \
-    X(CANCELLED, "cancelled")   /* end: source owns; guest as it was before */                                \
+#define RM_STATES(X)                                                                                         \
+    X(CONNECTING, "connecting") /* source owns, guest untouched; control connection being made */            \
+    X(PREFLIGHT, "preflight")   /* source owns, guest untouched; checks at both ends */                      \
+    X(ATTACHING, "attaching")   /* source owns, running; tracker being armed */                              \
+    X(PRECOPY, "precopy")       /* source owns, running; rounds; any failure leaves it running */            \
+    X(SWITCHOVER, "switchover") /* source owns, paused by us; any failure resumes it */                      \
+    X(PREPARED, "prepared")     /* source owns, paused; the destination has loaded the state and waits */    \
+    X(COMMITTED, "committed")   /* destination owns; it runs the guest as soon as it knows */                \
+    X(DONE, "done")             /* end: destination owns and has answered `running` */                       \
+    X(REFUSED, "refused")       /* end: source owns; refused before a byte moved */                          \
+    X(FAILED, "failed")         /* end: source owns; guest as it was before */                               \
+    X(CANCELLED, "cancelled")   /* end: source owns; guest as it was before */                               \
     X(DOUBTFUL, "doubtful")     /* end for now: commit sent, fate unknown; source stays paused */
 
 typedef enum {
@@ -30,6 +35,10 @@ typedef enum {
 #undef X
         RM_STATE_COUNT
 } RmState;
+
+#define RM_STATE_BIT(id) (1u << RM_STATE_##id)
+
+typedef enum { RM_SIDE_SOURCE, RM_SIDE_DESTINATION } RmSide;
 
 typedef enum { RM_OWNER_SOURCE, RM_OWNER_DESTINATION, RM_OWNER_UNKNOWN } RmOwner;
 

@@ -75,7 +75,7 @@ static RmStyle choose_style(const RmSendOptions *options)
 {
     if (options->json)
         return RM_STYLE_JSON;
-    if (options->verbosity < 0)
+    if (options->common.verbosity < 0)
         return RM_STYLE_QUIET;
     return isatty(STDERR_FILENO) ? RM_STYLE_BAR : RM_STYLE_LINES;
 }
@@ -122,14 +122,14 @@ static int verb_send(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *help = NULL;
-    g_autoptr(RmSendOptions) options = rm_send_options_parse(argc, argv, &help, &error);
+    g_autoptr(RmSendOptions) options = rm_send_options_parse(argv, &help, &error);
     if (help != NULL) {
         fputs(help, stdout);
         return 0;
     }
     if (options == NULL)
         return usage_error(error->message);
-    rm_log_init("rdmamig", options->verbosity);
+    rm_log_init("rdmamig", options->common.verbosity);
     return run_send(options);
 }
 

@@ -166,11 +166,13 @@ static gboolean wait_here(Pinning *pinning, GError **error)
 gboolean rm_pin_all(RmSending *sending, RmSendWorker *workers,
                     gboolean (*tick)(gpointer data, GError **error), gpointer data, GError **error)
 {
-    Pinning pinning = {sending, workers, tick, data, .told_us = g_get_monotonic_time()};
+    int64_t begin = g_get_monotonic_time();
+    Pinning pinning = {sending, workers, tick, data, .told_us = begin};
     GThreadPool *pool = begin_here(&pinning);
     gboolean ok = pin_there(&pinning, error) && wait_here(&pinning, error);
     if (!ok)
         g_atomic_int_set(&sending->failed, 1); /* the pool's threads find nothing more to do */
     g_thread_pool_free(pool, FALSE, TRUE);
+    rm_sending_count_wait(sending, begin);
     return ok;
 }

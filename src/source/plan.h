@@ -6,11 +6,16 @@
  * What the destination holds is known page by page: a bit of `sent` is set while the page there may be other
  * than zero. So a zero page is skipped only where zero is what the destination has; elsewhere it becomes a
  * zero range.
+ *
+ * Where the guest may punch holes, pages are looked at without mapping them (reading a hole through the
+ * mapping would take memory again that the guest has just given back), and what is going to be written is
+ * held in the punch watch first.
  */
 #pragma once
 
 #include "common/bitmap.h"
 #include "control/message.h"
+#include "tracker/punch-watch.h"
 #include "transport/transport.h"
 
 #define RM_PLAN_BYTES_MAX (UINT64_C(64) << 20)
@@ -19,14 +24,15 @@
 /* What is known of a block; each chunk's part belongs to one thread. Bitmap words are never shared between
  * chunks: a chunk is at least 256 pages, four words. */
 typedef struct {
-    RmBlock *block; /* borrowed */
-    RmBitmap *sent; /* one bit a page */
+    RmBlock *block;      /* borrowed */
+    RmPunchWatch *watch; /* borrowed; NULL if the guest punches no holes */
+    RmBitmap *sent;      /* one bit a page */
     uint8_t *asked; /* one byte a granule (RM_CHUNK_MIN): whether the far end was asked for it, and it was not
                        released since; NULL: needs no asking */
     uint32_t *used_by; /* with a window: by granule, the latest batch that writes into it; see holdings.h */
 } RmSendState;
 
-RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, gboolean window);
+RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, gboolean window, RmPunchWatch *watch);
 void rm_send_state_free(gpointer state);
 
 typedef struct {

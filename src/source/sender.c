@@ -20,7 +20,8 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     sender->shared.states = g_ptr_array_new_with_free_func(rm_send_state_free);
     for (guint i = 0; i < params->blocks->len; i++)
         g_ptr_array_add(sender->shared.states,
-                        rm_send_state_new(params->blocks->pdata[i], TRUE, params->window != 0));
+                        rm_send_state_new(params->blocks->pdata[i], TRUE, params->window != 0,
+                                          params->watches != NULL ? params->watches->pdata[i] : NULL));
     sender->workers = g_new0(RmSendWorker, params->channels);
     for (unsigned i = 0; i < params->channels; i++)
         rm_send_worker_start(&sender->workers[i], &sender->shared, i);
@@ -49,7 +50,7 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
     RmTx *tx = sender->shared.params.tx;
     uint32_t index = sender->shared.states->len;
     gboolean asks = sender->shared.params.window != 0 && regions->len == 0;
-    g_ptr_array_add(sender->shared.states, rm_send_state_new(block, asks, asks));
+    g_ptr_array_add(sender->shared.states, rm_send_state_new(block, asks, asks, NULL));
     tx->ops->add_block(tx, block);
     int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
     if (status != 0)

@@ -54,6 +54,13 @@ void rm_sending_fail_transport(RmSending *sender, int status)
     rm_sending_fail(sender, problem);
 }
 
+void rm_sending_count_wait(RmSending *sender, int64_t begin_us)
+{
+    g_mutex_lock(&sender->lock);
+    sender->counts.registration_us += g_get_monotonic_time() - begin_us;
+    g_mutex_unlock(&sender->lock);
+}
+
 void rm_sending_count(RmSending *sender, uint64_t bytes, uint64_t zero_pages, uint64_t registrations)
 {
     g_mutex_lock(&sender->lock);
@@ -179,6 +186,7 @@ gboolean rm_sending_finish_ask(RmSending *sender, const RmAsk *asked, GError **e
 /* Takes the answers to a batch's requests in. */
 static gboolean finish_asks(RmSending *sender, RmSendBatch *batch)
 {
+    int64_t begin = g_get_monotonic_time();
     for (guint i = 0; i < batch->asks->len; i++) {
         GError *problem = NULL;
         if (!rm_sending_finish_ask(sender, &g_array_index(batch->asks, RmAsk, i), &problem)) {
@@ -187,6 +195,7 @@ static gboolean finish_asks(RmSending *sender, RmSendBatch *batch)
         }
     }
     g_array_set_size(batch->asks, 0);
+    rm_sending_count_wait(sender, begin);
     return TRUE;
 }
 
@@ -296,6 +305,7 @@ static gboolean ask_release(RmSendWorker *worker, const GPtrArray *evicted, uint
 
 static gboolean finish_release(RmSending *sender, const GArray *ids)
 {
+    int64_t begin = g_get_monotonic_time();
     for (guint i = 0; i < ids->len; i++) {
         GError *problem = NULL;
         rm_autojson reply = NULL;
@@ -306,6 +316,7 @@ static gboolean finish_release(RmSending *sender, const GArray *ids)
             return FALSE;
         }
     }
+    rm_sending_count_wait(sender, begin);
     return TRUE;
 }
 

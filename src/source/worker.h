@@ -44,6 +44,9 @@ void rm_sending_fail(RmSending *sending, GError *problem);
 void rm_sending_fail_transport(RmSending *sending, int status);
 void rm_sending_count(RmSending *sending, uint64_t bytes, uint64_t zero_pages, uint64_t registrations);
 
+/* What was waited for since `begin_us` (registration_us). */
+void rm_sending_count_wait(RmSending *sending, int64_t begin_us);
+
 /* A `register` that is not answered yet. */
 typedef struct {
     uint64_t id;

@@ -35,7 +35,9 @@ typedef struct {
     pid_t pid;
     int pidfd;
     RmEvents events;
-    RmVector found;     /* the migration vector as it was before save() */
+    RmVector found; /* the migration vector as it was before save() */
+    gboolean (*note)(gpointer data, json_object *found, GError **error); /* NULL: nobody wants it */
+    gpointer note_data;
     gboolean saving;    /* a migration of ours may be under way */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
@@ -78,6 +80,11 @@ static gboolean qemu_preflight(RmGuest *guest, GPtrArray *blocks, const RmPrefli
     return rm_preflight(self->qmp, self->pid, blocks, options, &self->devices, error);
 }
 
+static const char *qemu_puncher(RmGuest *guest)
+{
+    return rm_devices_puncher(qemu_of(guest)->devices);
+}
+
 static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -116,12 +123,46 @@ static gboolean qemu_stop(RmGuest *guest, GError **error)
     return TRUE;
 }
 
+static void qemu_set_note(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
+                          gpointer data)
+{
+    RmQemu *self = qemu_of(guest);
+    self->note = note;
+    self->note_data = data;
+}
+
+/* What was noted may or may not have been changed, and the migration begun, before that process died:
+ * resume() treats both as done. */
+static void qemu_recall(RmGuest *guest, json_object *found)
+{
+    RmQemu *self = qemu_of(guest);
+    rm_vector_clear(&self->found);
+    self->saving = found != NULL;
+    if (found != NULL)
+        rm_vector_from_json(found, &self->found);
+}
+
+static gboolean note_found(RmQemu *self, GError **error)
+{
+    rm_autojson found = rm_vector_to_json(&self->found);
+    return self->note == NULL || self->note(self->note_data, found, error);
+}
+
+/* Nothing is changed before it has been noted how it was. */
+static gboolean set_vector(RmQemu *self, GError **error)
+{
+    g_auto(RmVector) wanted = {0};
+    if (!rm_vector_compare(self->qmp, FALSE, &wanted, &self->found, error) || !note_found(self, error))
+        return FALSE;
+    self->saving = TRUE;
+    return rm_vector_set(self->qmp, &wanted, error);
+}
+
 static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL;
-    self->saving = TRUE;
-    if (!rm_vector_apply(self->qmp, FALSE, &self->found, &problem)) {
+    if (!set_vector(self, &problem)) {
         RmReason reason =
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
         return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
@@ -240,7 +281,8 @@ static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GE
     RmQemu *self = qemu_of(guest);
     g_autofree char *status = NULL;
     g_autoptr(GError) problem = NULL;
-    RmVector unused = {0}; /* this QEMU has no other migration after this one: nothing to restore */
+    g_auto(RmVector) wanted = {0};
+    g_auto(RmVector) unused = {0}; /* this QEMU has no other migration after this one: nothing to restore */
     if (!rm_state_query_run(self->qmp, &status, error))
         return FALSE;
     if (rm_facts_run(status) != RM_GUEST_WAITING)
@@ -248,9 +290,8 @@ static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GE
             error, RM_REASON_GUEST_STATE,
             "the destination's QEMU is in state \"%s\": it must wait for a migration (-incoming defer)",
             status);
-    gboolean ok = rm_vector_apply(self->qmp, TRUE, &unused, &problem);
-    rm_vector_clear(&unused);
-    if (!ok)
+    if (!rm_vector_compare(self->qmp, TRUE, &wanted, &unused, &problem) ||
+        !rm_vector_set(self->qmp, &wanted, &problem))
         return rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
                        problem->message);
     return rm_state_load(self->qmp, state, length, error);
@@ -308,6 +349,11 @@ static gboolean qemu_quit(RmGuest *guest, GError **error)
                    asked ? "" : problem->message);
 }
 
+static int qemu_connection(RmGuest *guest)
+{
+    return rm_qmp_fd(qemu_of(guest)->qmp);
+}
+
 static void qemu_free(RmGuest *guest)
 {
     RmQemu *self = qemu_of(guest);
@@ -324,17 +370,39 @@ static const RmGuestOps qemu_ops = {
     .run_state = qemu_run_state,
     .blocks = qemu_blocks,
     .preflight = qemu_preflight,
+    .puncher = qemu_puncher,
     .recheck = qemu_recheck,
     .fence = qemu_fence,
     .poll = qemu_poll,
     .stop = qemu_stop,
     .save = qemu_save,
+    .set_note = qemu_set_note,
+    .recall = qemu_recall,
     .resume = qemu_resume,
     .load = qemu_load,
     .activate = qemu_activate,
     .quit = qemu_quit,
+    .connection = qemu_connection,
     .free = qemu_free,
 };
+
+/* Takes `qmp`. */
+static RmGuest *guest_on(RmQmp *qmp, pid_t pid, GError **error)
+{
+    g_autoptr(RmQmp) owned = qmp;
+    rm_autofd pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (pidfd < 0) {
+        rm_set_errno(error, errno == ESRCH ? RM_REASON_GUEST_GONE : RM_REASON_INTERNAL, errno,
+                     "cannot watch QEMU (pid %d)", (int)pid);
+        return NULL;
+    }
+    RmQemu *self = g_new0(RmQemu, 1);
+    self->base.ops = &qemu_ops;
+    self->qmp = g_steal_pointer(&owned);
+    self->pid = pid;
+    self->pidfd = rm_fd_steal(&pidfd);
+    return &self->base;
+}
 
 RmGuest *rm_guest_qemu_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error)
 {
@@ -349,16 +417,22 @@ RmGuest *rm_guest_qemu_new(const char *path, unsigned timeout_ms, GCancellable *
     }
     if (!rm_facts_vcpu_thread(qmp, &thread, error) || !rm_vmm_find(rm_qmp_peer(qmp), thread, &pid, error))
         return NULL;
-    rm_autofd pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (pidfd < 0) {
-        rm_set_errno(error, errno == ESRCH ? RM_REASON_GUEST_GONE : RM_REASON_INTERNAL, errno,
-                     "cannot watch QEMU (pid %d)", (int)pid);
-        return NULL;
-    }
-    RmQemu *self = g_new0(RmQemu, 1);
-    self->base.ops = &qemu_ops;
-    self->qmp = g_steal_pointer(&qmp);
-    self->pid = pid;
-    self->pidfd = rm_fd_steal(&pidfd);
-    return &self->base;
+    return guest_on(g_steal_pointer(&qmp), pid, error);
+}
+
+/* The process that died may have connected anew since `fd` was inherited; then that one is closed, and QEMU
+ * is free for the next client. */
+RmGuest *rm_guest_qemu_adopt(int fd, const char *path, pid_t pid, unsigned timeout_ms, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    RmQmp *qmp = rm_qmp_adopt(fd, path, timeout_ms, &problem);
+    if (qmp != NULL)
+        return guest_on(qmp, pid, error);
+    g_debug("the connection that was inherited is of no use: %s", problem->message);
+    g_autoptr(RmGuest) guest = rm_guest_qemu_new(path, timeout_ms, NULL, error);
+    if (guest == NULL || qemu_of(guest)->pid == pid)
+        return g_steal_pointer(&guest);
+    rm_fail(error, RM_REASON_GUEST_GONE, "QEMU (pid %d) has ended: another one answers on %s", (int)pid,
+            path);
+    return NULL;
 }

@@ -110,34 +110,43 @@ static gboolean read_some(RmQmp *qmp, gboolean *ret_more, GError **error)
     return TRUE;
 }
 
+/* Whether the buffer holds a whole line; *ret_length is without its newline. */
+static gboolean find_line(RmQmp *qmp, gsize *ret_length)
+{
+    guint8 *end = qmp->in->len == qmp->scanned
+                      ? NULL
+                      : memchr(qmp->in->data + qmp->scanned, '\n', qmp->in->len - qmp->scanned);
+    if (end == NULL)
+        qmp->scanned = qmp->in->len;
+    else
+        *ret_length = (gsize)(end - qmp->in->data);
+    return end != NULL;
+}
+
+static void drop_line(RmQmp *qmp, gsize length)
+{
+    g_byte_array_remove_range(qmp->in, 0, (guint)length + 1);
+    qmp->scanned = 0;
+}
+
 /* Takes the first whole line off the buffer; *ret_message is NULL if there is none. */
 static gboolean take_line(RmQmp *qmp, json_object **ret_message, GError **error)
 {
+    gsize length;
     *ret_message = NULL;
-    while (qmp->in->len > qmp->scanned) {
-        guint8 *end = memchr(qmp->in->data + qmp->scanned, '\n', qmp->in->len - qmp->scanned);
-        if (end == NULL) {
-            qmp->scanned = qmp->in->len;
-            return TRUE;
-        }
-        gsize length = (gsize)(end - qmp->in->data), text = length;
+    while (*ret_message == NULL && find_line(qmp, &length)) {
+        gsize text = length;
         if (text > 0 && qmp->in->data[text - 1] == '\r')
             text--;
-        json_object *message = NULL;
         if (text > 0) {
-            message = rm_json_parse((const char *)qmp->in->data, text, RM_QMP_DEPTH, error);
-            if (message == NULL) {
+            *ret_message = rm_json_parse((const char *)qmp->in->data, text, RM_QMP_DEPTH, error);
+            if (*ret_message == NULL) {
                 qmp->broken = TRUE;
                 g_prefix_error(error, "what %s sent is not QMP: ", qmp->path);
                 return FALSE;
             }
         }
-        g_byte_array_remove_range(qmp->in, 0, (guint)length + 1);
-        qmp->scanned = 0;
-        if (message != NULL) {
-            *ret_message = message;
-            return TRUE;
-        }
+        drop_line(qmp, length);
     }
     return TRUE;
 }
@@ -385,20 +394,27 @@ gboolean rm_qmp_has(RmQmp *qmp, const char *command, gboolean *ret_has, GError *
     return TRUE;
 }
 
-static gboolean read_greeting(RmQmp *qmp, json_object *greeting, GError **error)
+static gboolean read_version(RmQmp *qmp, json_object *version, GError **error)
 {
-    json_object *body, *version, *numbers;
+    json_object *numbers;
     uint64_t major, minor, micro;
-    if (!rm_json_object(greeting, "QMP", &body, error) || !rm_json_object(body, "version", &version, error) ||
-        !rm_json_object(version, "qemu", &numbers, error) || !rm_json_uint(numbers, "major", &major, error) ||
-        !rm_json_uint(numbers, "minor", &minor, error) || !rm_json_uint(numbers, "micro", &micro, error)) {
-        g_prefix_error(error, "%s is not a QMP socket: ", qmp->path);
+    if (!rm_json_object(version, "qemu", &numbers, error) || !rm_json_uint(numbers, "major", &major, error) ||
+        !rm_json_uint(numbers, "minor", &minor, error) || !rm_json_uint(numbers, "micro", &micro, error))
         return FALSE;
-    }
     qmp->version = RM_QEMU_VERSION(MIN(major, 1000), MIN(minor, 999));
     g_free(qmp->version_text);
     qmp->version_text = g_strdup_printf("%u.%u.%u", (unsigned)major, (unsigned)minor, (unsigned)micro);
     return TRUE;
+}
+
+static gboolean read_greeting(RmQmp *qmp, json_object *greeting, GError **error)
+{
+    json_object *body, *version;
+    if (rm_json_object(greeting, "QMP", &body, error) && rm_json_object(body, "version", &version, error) &&
+        read_version(qmp, version, error))
+        return TRUE;
+    g_prefix_error(error, "%s is not a QMP socket: ", qmp->path);
+    return FALSE;
 }
 
 /* Whatever goes wrong before the greeting means that no QEMU can be spoken to here. */
@@ -424,8 +440,12 @@ static gboolean greet(RmQmp *qmp, GError **error)
     return rm_qmp_run(qmp, "qmp_capabilities", NULL, NULL, error);
 }
 
+/* Not by close() alone: while a guardian holds the descriptor, too, QEMU would go on serving this connection,
+ * and nobody else. */
 static void disconnect(RmQmp *qmp)
 {
+    if (qmp->fd >= 0)
+        shutdown(qmp->fd, SHUT_RDWR);
     rm_fd_clear(&qmp->fd);
     g_byte_array_set_size(qmp->in, 0);
     qmp->scanned = 0;
@@ -454,16 +474,74 @@ gboolean rm_qmp_reconnect(RmQmp *qmp, GError **error)
     return FALSE;
 }
 
-RmQmp *rm_qmp_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error)
+static RmQmp *qmp_alloc(const char *path, unsigned timeout_ms, GCancellable *cancellable)
 {
-    g_autoptr(RmQmp) qmp = g_new0(RmQmp, 1);
+    RmQmp *qmp = g_new0(RmQmp, 1);
     qmp->path = g_strdup(path);
     qmp->timeout_ms = timeout_ms;
     qmp->cancellable = cancellable != NULL ? g_object_ref(cancellable) : NULL;
     qmp->fd = -1;
     qmp->in = g_byte_array_new();
     g_queue_init(&qmp->events);
+    return qmp;
+}
+
+RmQmp *rm_qmp_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error)
+{
+    g_autoptr(RmQmp) qmp = qmp_alloc(path, timeout_ms, cancellable);
     if (!connect_and_greet(qmp, error))
+        return NULL;
+    return g_steal_pointer(&qmp);
+}
+
+/* ---- adopting ---- */
+
+/* Drops what comes, parsed or not, until the answer with this id. */
+static gboolean skip_until(RmQmp *qmp, const char *id, gint64 deadline, GError **error)
+{
+    for (;;) {
+        gboolean ready = FALSE, more;
+        gsize length;
+        while (find_line(qmp, &length)) {
+            rm_autojson message = rm_json_parse((const char *)qmp->in->data, length, RM_QMP_DEPTH, NULL);
+            const char *got = NULL;
+            drop_line(qmp, length);
+            if (message != NULL && rm_json_string_opt(message, "id", &got, NULL) && g_strcmp0(got, id) == 0)
+                return TRUE;
+        }
+        if (!wait_for(qmp, G_IO_IN, deadline, &ready, error))
+            return FALSE;
+        if (!ready)
+            return rm_fail(error, RM_REASON_QMP_UNREACHABLE,
+                           "QEMU did not answer on %s within %u ms: it is stopped, or waits for its storage",
+                           qmp->path, qmp->timeout_ms);
+        if (!read_some(qmp, &more, error))
+            return FALSE;
+    }
+}
+
+/* 0xFF can be no part of JSON, not even inside a string: QEMU answers it with an error, drops what it had of
+ * a command, and starts anew behind the newline (tried with 7.2 and 10.0 at each byte of a command).
+ * qmp_capabilities is the one command that is answered, if only with an error, both before and after the
+ * negotiation. Commands are answered in order, so that nothing of what was asked earlier comes after it. */
+static gboolean resynchronise(RmQmp *qmp, GError **error)
+{
+    gint64 deadline = deadline_of(qmp);
+    g_autofree char *uuid = g_uuid_string_random();
+    g_autofree char *line = g_strdup_printf("\xff\n{\"execute\":\"qmp_capabilities\",\"id\":\"%s\"}\n", uuid);
+    return send_line(qmp, line, -1, deadline, error) && skip_until(qmp, uuid, deadline, error);
+}
+
+RmQmp *rm_qmp_adopt(int fd, const char *path, unsigned timeout_ms, GError **error)
+{
+    g_autoptr(RmQmp) qmp = qmp_alloc(path, timeout_ms, NULL);
+    rm_autojson reply = NULL;
+    json_object *version;
+    qmp->fd = fd;
+    qmp->peer = rm_qmp_socket_peer(fd, error);
+    if (qmp->peer < 0 || !resynchronise(qmp, error) ||
+        !rm_qmp_run(qmp, "query-version", NULL, &reply, error) ||
+        !rm_json_object(reply, "return", &version, error) || !read_version(qmp, version, error))
         return NULL;
     return g_steal_pointer(&qmp);
 }
@@ -472,7 +550,7 @@ void rm_qmp_free(RmQmp *qmp)
 {
     if (qmp == NULL)
         return;
-    rm_fd_clear(&qmp->fd);
+    disconnect(qmp);
     g_byte_array_unref(qmp->in);
     for (json_object *event; (event = rm_qmp_next_event(qmp)) != NULL;)
         json_object_put(event);
@@ -491,6 +569,11 @@ unsigned rm_qmp_version(const RmQmp *qmp)
 const char *rm_qmp_version_text(const RmQmp *qmp)
 {
     return qmp->version_text;
+}
+
+int rm_qmp_fd(const RmQmp *qmp)
+{
+    return qmp->fd;
 }
 
 pid_t rm_qmp_peer(const RmQmp *qmp)

@@ -22,7 +22,11 @@ typedef struct RmQmp RmQmp;
 /* Connects, waits for the greeting and leaves capability negotiation. `timeout_ms` bounds this, and each
  * later command. Reasons qmp-unreachable, qmp-busy, cancelled. */
 RmQmp *rm_qmp_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error);
-void rm_qmp_free(RmQmp *qmp); /* closes the connection */
+/* Takes over a connection to `path` that another process had opened, and may have left anywhere: in the
+ * middle of a command or of reading an answer, with events unread, not even negotiated. Takes `fd`. What had
+ * come until then is dropped. Reasons as rm_qmp_run(). */
+RmQmp *rm_qmp_adopt(int fd, const char *path, unsigned timeout_ms, GError **error);
+void rm_qmp_free(RmQmp *qmp); /* ends the connection, for whoever else holds its descriptor, too */
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmQmp, rm_qmp_free)
 
 /* Connects again if the connection broke on our side (a reply that was no QMP); no-op on a sound one. Fails
@@ -35,6 +39,7 @@ const char *rm_qmp_version_text(const RmQmp *qmp); /* "7.2.22" */
 pid_t rm_qmp_peer(const RmQmp *qmp);               /* see rm_qmp_socket_peer() */
 unsigned rm_qmp_timeout_ms(const RmQmp *qmp);
 GCancellable *rm_qmp_cancellable(const RmQmp *qmp); /* NULL while shielded */
+int rm_qmp_fd(const RmQmp *qmp);                    /* to be inherited; -1 while there is none */
 
 /* Whether this QEMU has `command` (query-commands, asked once). Reasons as rm_qmp_run(). */
 gboolean rm_qmp_has(RmQmp *qmp, const char *command, gboolean *ret_has, GError **error);

@@ -138,12 +138,17 @@ gboolean rm_state_save(RmQmp *qmp, GByteArray **ret_state, GError **error)
            fail_as(RM_REASON_STATE_SAVE, "cannot save the device state", problem, error);
 }
 
-/* Takes back a descriptor that QEMU was given and did not come to use; an error says that there is none. */
+/* Takes back a descriptor that QEMU was given and did not come to use; an error says that there is none. A
+ * getfd without one takes what came with the first bytes of an earlier getfd whose sender died before the
+ * last: it lies in QEMU for whoever asks next. */
 static void take_back_fd(RmQmp *qmp)
 {
-    json_object *arguments = json_object_new_object();
-    rm_json_add_string(arguments, "fdname", FD_NAME);
-    rm_qmp_run(qmp, "closefd", arguments, NULL, NULL);
+    static const char *const commands[] = {"getfd", "closefd"};
+    for (size_t i = 0; i < G_N_ELEMENTS(commands); i++) {
+        json_object *arguments = json_object_new_object();
+        rm_json_add_string(arguments, "fdname", FD_NAME);
+        rm_qmp_run(qmp, commands[i], arguments, NULL, NULL);
+    }
 }
 
 gboolean rm_state_cancel(RmQmp *qmp, GError **error)

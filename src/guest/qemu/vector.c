@@ -179,21 +179,28 @@ void rm_vector_clear(RmVector *vector)
     g_clear_pointer(&vector->parameters, json_object_put);
 }
 
-gboolean rm_vector_apply(RmQmp *qmp, gboolean incoming, RmVector *found, GError **error)
+gboolean rm_vector_compare(RmQmp *qmp, gboolean incoming, RmVector *ret_wanted, RmVector *found,
+                           GError **error)
 {
-    rm_autojson capabilities = json_object_new_array();
-    rm_autojson old_capabilities = json_object_new_array();
-    rm_autojson values = json_object_new_object();
-    rm_autojson old_values = json_object_new_object();
-    if (!compare_capabilities(qmp, incoming, capabilities, old_capabilities, error) ||
-        !compare_parameters(qmp, values, old_values, error))
+    g_auto(RmVector) to_set = {json_object_new_array(), json_object_new_object()};
+    g_auto(RmVector) old = {json_object_new_array(), json_object_new_object()};
+    if (!compare_capabilities(qmp, incoming, to_set.capabilities, old.capabilities, error) ||
+        !compare_parameters(qmp, to_set.parameters, old.parameters, error))
         return FALSE;
     if (found->capabilities == NULL && found->parameters == NULL) {
-        found->capabilities = g_steal_pointer(&old_capabilities);
-        found->parameters = g_steal_pointer(&old_values);
+        *found = old;
+        old = (RmVector){0};
     }
+    *ret_wanted = to_set;
+    to_set = (RmVector){0};
+    return TRUE;
+}
+
+gboolean rm_vector_set(RmQmp *qmp, const RmVector *to_set, GError **error)
+{
     /* Capabilities first: parameters of a capability that is off are not checked against it. */
-    return set_capabilities(qmp, capabilities, error) && set_parameters(qmp, values, error);
+    return set_capabilities(qmp, to_set->capabilities, error) &&
+           set_parameters(qmp, to_set->parameters, error);
 }
 
 gboolean rm_vector_restore(RmQmp *qmp, RmVector *found, GError **error)
@@ -205,4 +212,23 @@ gboolean rm_vector_restore(RmQmp *qmp, RmVector *found, GError **error)
         return FALSE;
     rm_vector_clear(found);
     return TRUE;
+}
+
+json_object *rm_vector_to_json(const RmVector *found)
+{
+    json_object *json = json_object_new_object();
+    if (found->capabilities != NULL)
+        rm_json_add(json, "capabilities", json_object_get(found->capabilities));
+    if (found->parameters != NULL)
+        rm_json_add(json, "parameters", json_object_get(found->parameters));
+    return json;
+}
+
+void rm_vector_from_json(json_object *json, RmVector *ret_found)
+{
+    json_object *member;
+    if (rm_json_array(json, "capabilities", &member, NULL))
+        ret_found->capabilities = json_object_get(member);
+    if (rm_json_object(json, "parameters", &member, NULL))
+        ret_found->parameters = json_object_get(member);
 }

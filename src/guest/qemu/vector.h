@@ -14,10 +14,19 @@ typedef struct {
 } RmVector;
 
 void rm_vector_clear(RmVector *vector);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmVector, rm_vector_clear)
 
-/* Sets the known vector; what differed goes to `found`, which is filled before anything is changed. One that
- * is filled already is kept: it is older. Reasons qmp-error and others of rm_qmp_run(). */
-gboolean rm_vector_apply(RmQmp *qmp, gboolean incoming, RmVector *found, GError **error);
+/* Compares the vector with the known one, and changes nothing: what differs goes to `wanted` as it should be,
+ * and to `found` as it is, unless that is filled already: then it is older. Reasons as rm_qmp_run(). */
+gboolean rm_vector_compare(RmQmp *qmp, gboolean incoming, RmVector *wanted, RmVector *found, GError **error);
+
+/* Sets the known vector. Reasons as rm_qmp_run(). */
+gboolean rm_vector_set(RmQmp *qmp, const RmVector *wanted, GError **error);
 
 /* Restores and clears `found`. QEMU refuses that while a migration is active. */
 gboolean rm_vector_restore(RmQmp *qmp, RmVector *found, GError **error);
+
+/* What was found, as JSON for another process (caller puts), and back; what is no such JSON gives an empty
+ * vector. */
+json_object *rm_vector_to_json(const RmVector *found);
+void rm_vector_from_json(json_object *json, RmVector *ret_found);

@@ -312,7 +312,7 @@ static void test_sparse_bound(void)
         g_assert_cmpuint(rig_allocated(to), ==, granules * MIB);
         path->rig->rx->ops->stop(path->rig->rx);
         g_assert_cmpuint(rig_allocated(to), <=, granules * MIB);
-        rig_assert_equal(path->rig, 0);
+        blocks_assert_equal(path->rig, 0);
     }
 }
 

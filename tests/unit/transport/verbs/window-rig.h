@@ -188,5 +188,5 @@ static inline void path_round(Path *path)
     path_try_round(path, &error);
     g_assert_no_error(error);
     for (uint32_t i = 0; i < path->pages->len; i++)
-        rig_assert_equal(path->rig, i);
+        blocks_assert_equal(path->rig, i);
 }
