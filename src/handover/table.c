@@ -74,6 +74,51 @@ const RmTransition rm_table[] = {
 };
 const unsigned rm_table_rows = G_N_ELEMENTS(rm_table);
 
+#define FACTS(side, state, owner, guest, bound, failure)                                                     \
+    {                                                                                                        \
+        RM_SIDE_##side, RM_STATE_##state, RM_OWNER_##owner, guest, bound, failure                            \
+    }
+
+const RmStateFacts rm_table_facts[] = {
+    FACTS(SOURCE, CONNECTING, SOURCE, "runs, not touched", "10 s to connect (CONNECT_TIMEOUT_MS)",
+          "refused; nothing to undo"),
+    FACTS(SOURCE, PREFLIGHT, SOURCE, "runs, not touched", "120 s for `accept` (HELLO_TIMEOUT_MS)",
+          "refused; nothing to undo"),
+    FACTS(SOURCE, ATTACHING, SOURCE, "runs", "10 s for the data channels (DATA_TIMEOUT_MS)",
+          "refused; the tracker is taken off"),
+    FACTS(SOURCE, PRECOPY, SOURCE, "runs", "`--max-rounds`, `--timeout`; a silent peer 10 s (TIMEOUT_MS)",
+          "failed; it runs on"),
+    FACTS(SOURCE, SWITCHOVER, SOURCE, "paused by us",
+          "each QMP command 30 s, a stopped round 120 s, `prepared` 120 s (LOAD_TIMEOUT_MS); a silent peer 10 s",
+          "rolled back: it runs as before, or stays paused if it was"),
+    FACTS(SOURCE, PREPARED, SOURCE, "paused by us", "one QMP command, 30 s", "rolled back"),
+    FACTS(SOURCE, COMMITTED, DESTINATION, "paused by us",
+          "`running` 120 s (RUN_TIMEOUT_MS), then asked for 30 s (QUERY_FOR_MS)",
+          "the destination is asked; its answer decides, no answer is doubtful"),
+    FACTS(SOURCE, DONE, DESTINATION, "ended after `running`, else left paused", "end", "–"),
+    FACTS(SOURCE, REFUSED, SOURCE, "as before", "end", "–"),
+    FACTS(SOURCE, FAILED, SOURCE, "as before", "end", "–"),
+    FACTS(SOURCE, CANCELLED, SOURCE, "as before", "end", "–"),
+    FACTS(SOURCE, DOUBTFUL, UNKNOWN, "paused", "none: until `rdmamig resolve`",
+          "stays so until the destination answers, or the operator gives his word"),
+
+    FACTS(DESTINATION, CONNECTING, SOURCE, "waits, or is not started yet", "10 s for `hello` (HELLO_TIMEOUT_MS)",
+          "refused; nothing to undo"),
+    FACTS(DESTINATION, PRECOPY, SOURCE, "waits; its RAM is written", "a silent peer 10 s (TIMEOUT_MS)",
+          "cancelled; the VMM waits on, one that --exec started is ended"),
+    FACTS(DESTINATION, SWITCHOVER, SOURCE, "loads the state, and is used up", "QMP, 30 s; a silent peer 10 s",
+          "failed; the VMM is ended"),
+    FACTS(DESTINATION, PREPARED, SOURCE, "loaded, paused", "a silent peer 10 s (TIMEOUT_MS)",
+          "failed; the VMM is ended"),
+    FACTS(DESTINATION, COMMITTED, DESTINATION, "is let run, or left paused if it was", "QMP, 30 s a try",
+          "stays the destination's: guardian, rdmamigd's next start and `resolve` try again"),
+    FACTS(DESTINATION, DONE, DESTINATION, "runs, or is paused as wished", "end", "–"),
+    FACTS(DESTINATION, REFUSED, SOURCE, "not touched", "end", "–"),
+    FACTS(DESTINATION, FAILED, SOURCE, "ended: its load was tried", "end; irrevocable", "–"),
+    FACTS(DESTINATION, CANCELLED, SOURCE, "waits for another attempt", "end; irrevocable", "–"),
+};
+const unsigned rm_table_facts_count = G_N_ELEMENTS(rm_table_facts);
+
 static const char *const event_names[] = {
 #define X(id, name) [RM_EVENT_##id] = name,
     RM_EVENTS(X)

@@ -34,7 +34,7 @@
     X(GONE, "gone")                     /* destination: the VMM with the guest has ended */                  \
     X(FAILED, "failed")                 /* something failed, here or there */                                \
     X(CANCELLED, "cancelled")           /* the operator's wish */                                            \
-    X(LOST, "lost")                     /* no answer: the connection ended, or a time-out */                 \
+    X(LOST, "lost")                     /* no `running`: a failure, a time-out, or the connection ended */   \
     X(SETTLE, "settle")                 /* the record that an actor finds, and that isn't its own doing */   \
     X(FATE_COMMITTED, "fate-committed") /* source: the destination's answer to a query */                    \
     X(FATE_STUCK, "fate-stuck")         /* the same, after word that the guest did not run there */          \
