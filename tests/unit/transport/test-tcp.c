@@ -6,8 +6,6 @@
 
 #include <errno.h>
 
-#define PAGES(n) ((uint64_t)(n)*RM_PAGE)
-
 /* ---- bytes ---- */
 
 typedef struct {
@@ -64,7 +62,7 @@ static void test_random_runs(void)
         pair->rx->ops->wait_round(pair->rx, round, NULL, &error);
         g_assert_no_error(error);
         for (unsigned i = 0; i < pair->from->len; i++)
-            pair_assert_equal(pair, i);
+            blocks_assert_equal(pair, i);
         g_assert_cmpuint(pair->rx->ops->payload_bytes(pair->rx), ==, posted);
     }
     g_assert_cmpuint(pair->tx->ops->wire_bytes(pair->tx), >, posted);
@@ -110,7 +108,7 @@ static void test_parallel(void)
     g_assert_no_error(error);
     for (unsigned i = 0; i < 2; i++)
         g_thread_join(threads[i]);
-    pair_assert_equal(pair, 0);
+    blocks_assert_equal(pair, 0);
     g_assert_cmpuint(pair->rx->ops->payload_bytes(pair->rx), ==, 64 * MIB);
 }
 
@@ -118,7 +116,7 @@ static void test_added_block(void)
 {
     g_autoptr(GError) error = NULL;
     const uint64_t sizes[] = {MIB, 0};
-    g_autoptr(RmBlock) from = pair_block("state", PAGES(5)), to = pair_block("state", PAGES(5));
+    g_autoptr(RmBlock) from = blocks_one("state", PAGES(5), FALSE), to = blocks_one("state", PAGES(5), FALSE);
     g_autoptr(Pair) pair = pair_up(2, MIB, sizes);
     pair->rx->ops->add_block(pair->rx, to);
     pair->tx->ops->add_block(pair->tx, from);

@@ -20,7 +20,7 @@ static FakeVerbsSettings settings_of(const RmPacketOptions *source, const RmPack
                                              .sizes = {2 * MIB}});
     rig_change(rig, 0);
     rig_end_round(rig, 1);
-    rig_assert_equal(rig, 0);
+    blocks_assert_equal(rig, 0);
     return fake_verbs_settings();
 }
 
@@ -93,7 +93,7 @@ static FakeVerbsCounts scatter(gboolean serialise, gboolean copy)
             rig_write(rig, 0, runs, RUNS);
         }
         rig_end_round(rig, round);
-        rig_assert_equal(rig, 0);
+        blocks_assert_equal(rig, 0);
     }
     return fake_verbs_counts();
 }
@@ -140,7 +140,7 @@ static void test_other_chunks(void)
     SET_KNOB(stalled, FALSE);
     g_thread_join(thread);
     rig_end_round(rig, 1);
-    rig_assert_equal(rig, 0);
+    blocks_assert_equal(rig, 0);
 }
 
 /* A block that comes later, as the device state does. */
@@ -148,13 +148,13 @@ static void test_added_block(void)
 {
     g_autoptr(Rig) rig =
         rig_up(&(RigParams){.channels = 1, .chunk_size = MIB, .serialise = TRUE, .sizes = {MIB}});
-    g_ptr_array_add(rig->from, rig_block("state", MIB, TRUE));
-    g_ptr_array_add(rig->to, rig_block("state", MIB, FALSE));
+    g_ptr_array_add(rig->from, blocks_one("state", MIB, TRUE));
+    g_ptr_array_add(rig->to, blocks_one("state", MIB, FALSE));
     rig->tx->ops->add_block(rig->tx, rig_from(rig, 1));
     rig->rx->ops->add_block(rig->rx, rig_to(rig, 1));
     rig_change(rig, 1);
     rig_end_round(rig, 1);
-    rig_assert_equal(rig, 1);
+    blocks_assert_equal(rig, 1);
 }
 
 /* ---- running ---- */
