@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reaching the destination: connect, hello, accept; and, after a lost commit, query. */
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "memory/chunk.h"
@@ -156,6 +157,7 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .gid_index = session->options->common.gid_index,
         .packets = session->options->common.packets,
         .serialise = session->options->serialise_chunks,
+        .copy = session->watches != NULL && !rm_fault("no-copy"),
     };
     if (!rm_token_parse(session->accept->token, params.token))
         return rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
@@ -203,6 +205,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .chunk_size = session->accept->chunk_size,
         .channels = (unsigned)session->accept->channels,
         .max_bandwidth = session->options->max_bandwidth,
+        .watches = session->watches,
     };
     session->sender = rm_sender_new(&sender);
     return TRUE;

@@ -64,6 +64,7 @@ void rm_session_free(RmSession *session)
         return;
     rm_session_end_data(session);
     rm_tracker_free(session->tracker);
+    g_clear_pointer(&session->watches, g_ptr_array_unref);
     end_control(session);
     rm_rounds_free(session);
     rm_hello_free(session->hello);
@@ -131,9 +132,28 @@ static gboolean tick_attaching(gpointer data, GError **error)
     return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error);
 }
 
+/* A guest that may punch holes is read with care: see round.c. */
+static gboolean watch_punches(RmSession *session, GError **error)
+{
+    const char *device = session->guest->ops->puncher(session->guest);
+    if (device == NULL)
+        return TRUE;
+    g_message("%s can give RAM back to the host at any time: RAM is sent from copies, and what is given back "
+              "is watched",
+              device);
+    session->watches = g_ptr_array_new_with_free_func((GDestroyNotify)rm_punch_watch_free);
+    for (guint i = 0; i < session->blocks->len; i++) {
+        RmPunchWatch *watch = rm_punch_watch_new(session->blocks->pdata[i], error);
+        if (watch == NULL)
+            return FALSE;
+        g_ptr_array_add(session->watches, watch);
+    }
+    return TRUE;
+}
+
 static gboolean attach(RmSession *session, GError **error)
 {
-    if (!rm_negotiate_data(session, error))
+    if (!watch_punches(session, error) || !rm_negotiate_data(session, error))
         return FALSE;
     rm_rounds_init(session);
     if (session->options->pin_all && !rm_sender_pin_all(session->sender, tick_attaching, session, error))

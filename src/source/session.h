@@ -54,6 +54,7 @@ typedef struct {
     RmAccept *accept;
     const RmTransport *transport;
     RmTracker *tracker;
+    GPtrArray *watches; /* RmPunchWatch*, one a block; NULL if the guest cannot punch holes */
     RmTx *tx;
     RmSender *sender;
     RmBlockRounds *rounds; /* one a block */
@@ -120,6 +121,10 @@ gboolean rm_round_end(RmSession *session, RmRound *round, GError **error);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);
+/* Between rounds: adds to `pages` what of block `i`, within `extents` (of RmExtent; NULL: all of it), may
+ * have been punched since it was sent, whatever is there now. */
+gboolean rm_round_add_punched(RmSession *session, guint i, const GArray *extents, RmBitmap *pages,
+                              GError **error);
 /* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of
  * RmRegion) are writable at the destination. */
 gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);

@@ -110,7 +110,9 @@ static inline gpointer rig_answers(gpointer data)
     return NULL;
 }
 
-static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+/* `watches`: as for a guest with a balloon. */
+static inline Rig *rig_new_full(const char *const *names, const uint64_t *sizes, unsigned n,
+                                unsigned channels, gboolean watches)
 {
     static uint8_t serial;
     Rig *rig = g_new0(Rig, 1);
@@ -148,12 +150,24 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     g_assert_true(session->tx->ops->connect(session->tx, &tx, NULL, &error));
     rig->answers = g_thread_new("answers", rig_answers, rig);
 
-    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels, 0};
+    if (watches)
+        session->watches = g_ptr_array_new_with_free_func((GDestroyNotify)rm_punch_watch_free);
+    for (guint i = 0; watches && i < n; i++) {
+        g_ptr_array_add(session->watches, rm_punch_watch_new(session->blocks->pdata[i], &error));
+        g_assert_no_error(error);
+    }
+    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels,
+                             0,           session->watches};
     session->sender = rm_sender_new(&sender);
     session->tracker = rm_tracker_fake_new(session->blocks);
     g_assert_true(session->tracker->ops->arm(session->tracker, &error));
     rm_rounds_init(session);
     return rig;
+}
+
+static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+{
+    return rig_new_full(names, sizes, n, channels, FALSE);
 }
 
 static inline void rig_free(Rig *rig)
