@@ -89,7 +89,8 @@ const RmStateFacts rm_table_facts[] = {
     FACTS(SOURCE, PRECOPY, SOURCE, "runs", "`--max-rounds`, `--timeout`; a silent peer 10 s (TIMEOUT_MS)",
           "failed; it runs on"),
     FACTS(SOURCE, SWITCHOVER, SOURCE, "paused by us",
-          "each QMP command 30 s, a stopped round 120 s, `prepared` 120 s (LOAD_TIMEOUT_MS); a silent peer 10 s",
+          "each QMP command 30 s, a stopped round 120 s, `prepared` 120 s (LOAD_TIMEOUT_MS); a silent peer "
+          "10 s",
           "rolled back: it runs as before, or stays paused if it was"),
     FACTS(SOURCE, PREPARED, SOURCE, "paused by us", "one QMP command, 30 s", "rolled back"),
     FACTS(SOURCE, COMMITTED, DESTINATION, "paused by us",
@@ -102,8 +103,8 @@ const RmStateFacts rm_table_facts[] = {
     FACTS(SOURCE, DOUBTFUL, UNKNOWN, "paused", "none: until `rdmamig resolve`",
           "stays so until the destination answers, or the operator gives his word"),
 
-    FACTS(DESTINATION, CONNECTING, SOURCE, "waits, or is not started yet", "10 s for `hello` (HELLO_TIMEOUT_MS)",
-          "refused; nothing to undo"),
+    FACTS(DESTINATION, CONNECTING, SOURCE, "waits, or is not started yet",
+          "10 s for `hello` (HELLO_TIMEOUT_MS)", "refused; nothing to undo"),
     FACTS(DESTINATION, PRECOPY, SOURCE, "waits; its RAM is written", "a silent peer 10 s (TIMEOUT_MS)",
           "cancelled; the VMM waits on, one that --exec started is ended"),
     FACTS(DESTINATION, SWITCHOVER, SOURCE, "loads the state, and is used up", "QMP, 30 s; a silent peer 10 s",

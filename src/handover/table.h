@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * The table of the handover: for each side and state, which events are legal, what state follows, and what
- * has to be done on the way. There is no other: the daemons, the guardians and `resolve` go by it, docs/handover.md
- * shows it, and tests/model/ walks every interleaving that it allows.
+ * has to be done on the way. There is no other: the daemons, the guardians and `resolve` go by it,
+ * docs/handover.md shows it, and tests/model/ walks every interleaving that it allows.
  *
  * An actor is whoever looks after a session on one side (the daemon, after its death the guardian, then
  * whoever holds the journal's lock), or who answers a query. It takes an event, looks up the row, and carries

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static gboolean holds_commit(unsigned state)
+gboolean holds_commit(unsigned state)
 {
     return state == RM_STATE_COMMITTED || state == RM_STATE_DONE;
 }
@@ -27,6 +27,7 @@ const char *check_always(const System *system)
         [BAD_GOES_ON] = "a failure or a cancel before commit does not end the session",
         [BAD_IDLE] = "somebody wishes something, and the row does nothing",
         [BAD_FORCE] = "the operator's word is taken although the destination was not asked",
+        [BAD_DUTY] = "a duty is carried out where it has no business",
         [BAD_NO_CANCEL] = "the operator cannot cancel before commit",
         [BAD_OVERFLOW] = "the model's bounds are too small",
     };
@@ -123,7 +124,8 @@ static void print_journal(const char *name, const Journal *journal)
 
 void system_print(const System *system)
 {
-    static const char *const vmms[] = {"waiting", "loading", "loaded", "running", "paused", "gone", "others'"};
+    static const char *const vmms[] = {"waiting", "loading", "loaded", "running",
+                                       "paused",  "gone",    "others'"};
     print_actor("source", &system->s);
     print_journal("journal", &system->sj);
     printf(" vmm:%s |", vmms[system->s_vmm]);

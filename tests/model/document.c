@@ -75,7 +75,8 @@ gboolean document_check(const char *path)
     begin += strlen(BEGIN);
     if ((size_t)(end - begin) == strlen(tables) && strncmp(begin, tables, strlen(tables)) == 0)
         return TRUE;
-    printf("# the tables in %s are not those of src/handover/table.c: put the output of `walk --tables` there\n",
-           path);
+    printf(
+        "# the tables in %s are not those of src/handover/table.c: put the output of `walk --tables` there\n",
+        path);
     return FALSE;
 }

@@ -83,7 +83,8 @@ void emit(Model *model, const System *next, Kind kind, const char *format, ...)
 
 static int look_up(Model *model, RmSide side, unsigned state, RmEvent event)
 {
-    g_assert(state < RM_STATE_COUNT);
+    if (state >= RM_STATE_COUNT)
+        return -1;
     model->looked[side][state][event] = TRUE;
     return model->index[side][state][event];
 }
@@ -224,7 +225,8 @@ static gboolean record(Model *model, System *next, const Actor *actor, RmSide si
         return FALSE;
     if (!effect)
         return TRUE;
-    if (latest == row->to || (latest != NO_RECORD && state_settled(latest)))
+    if (latest == row->to || (latest == NO_RECORD && state_ends(row->to)) ||
+        (latest != NO_RECORD && state_settled(latest)))
         next->bad = BAD_RECORD;
     if (side == RM_SIDE_DESTINATION && !next->dropped &&
         ((row->to == RM_STATE_FAILED && latest == RM_STATE_PRECOPY) ||
@@ -254,9 +256,9 @@ static void end_vmm(System *next, RmSide side)
 static void reply(System *next, const Actor *actor, RmEvent event)
 {
     Message message = event == RM_EVENT_HELLO || event == RM_EVENT_CHECKED ? MSG_ACCEPT
-                      : event == RM_EVENT_LOADED                          ? MSG_PREPARED
-                      : event == RM_EVENT_ACTIVATED                       ? MSG_RUNNING
-                                                                          : MSG_FAILED;
+                      : event == RM_EVENT_LOADED                           ? MSG_PREPARED
+                      : event == RM_EVENT_ACTIVATED                        ? MSG_RUNNING
+                                                                           : MSG_FAILED;
     if (actor->who == WHO_DAEMON)
         send(next, next->to_s, message);
 }
@@ -297,6 +299,40 @@ static void check_answer(System *next, const RmTransition *row)
     gboolean ran_since = latest == RM_STATE_DONE && row->from == RM_STATE_COMMITTED;
     if (((latest != row->to && !ran_since) || fate_of(row->to) == RM_EVENT_FATE_UNKNOWN) && !next->dropped)
         next->bad = BAD_ANSWER;
+}
+
+/* Where a duty may be carried out at all, whatever comes of it. */
+static gboolean may_act(const System *system, const Actor *actor, RmSide side, RmDutyIndex duty,
+                        const RmTransition *row)
+{
+    gboolean source = side == RM_SIDE_SOURCE, daemon = actor->who == WHO_DAEMON;
+    unsigned recorded = journal_latest(&system->sj);
+    switch (duty) {
+    case RM_DUTY_INDEX_RESUME: /* a guest that was never stopped by us may have been stopped by its operator
+                                */
+        return source && recorded >= RM_STATE_SWITCHOVER && recorded != NO_RECORD;
+    case RM_DUTY_INDEX_PAUSE:
+        return source && daemon && actor->state == RM_STATE_PRECOPY;
+    case RM_DUTY_INDEX_SEND_COMMIT:
+        return source && daemon && system->sj.disk == RM_STATE_COMMITTED &&
+               system->s.state == RM_STATE_PREPARED;
+    case RM_DUTY_INDEX_ASK:
+        return source;
+    case RM_DUTY_INDEX_END:
+        return source || (actor->who != WHO_QUERY && journal_latest(&system->dj) == RM_STATE_FAILED);
+    case RM_DUTY_INDEX_LOAD:
+        return !source && daemon && actor->state == RM_STATE_PRECOPY;
+    case RM_DUTY_INDEX_RUN:
+        return !source && (row->duties & RM_DUTY(SYNC)) != 0 && system->dj.disk == RM_STATE_COMMITTED;
+    case RM_DUTY_INDEX_ANSWER:
+        return actor->who == WHO_QUERY;
+    case RM_DUTY_INDEX_REPLY: /* to a request: what ends a session is told by the end of the connection */
+        return !source && actor->who != WHO_QUERY;
+    case RM_DUTY_INDEX_END_STARTED:
+        return !source && actor->who != WHO_QUERY && journal_latest(&system->dj) == RM_STATE_CANCELLED;
+    default:
+        return TRUE;
+    }
 }
 
 /* What a duty does to the world, apart from the journal. */
@@ -376,8 +412,7 @@ static void check_finish(System *next, const Actor *actor, RmSide side, const Rm
         next->bad = BAD_IDLE;
     if (row->event == RM_EVENT_FORCE_RESUME && !next->in_vain)
         next->bad = BAD_FORCE;
-    if (side == RM_SIDE_SOURCE && ends && !next->dropped &&
-        !is_true_word(next, actor, row))
+    if (side == RM_SIDE_SOURCE && ends && !next->dropped && !is_true_word(next, actor, row))
         next->bad = BAD_WORD;
     if (side == RM_SIDE_DESTINATION &&
         (row->to == RM_STATE_DOUBTFUL || (row->to == RM_STATE_REFUSED && row->event != RM_EVENT_FAILED) ||
@@ -456,6 +491,8 @@ void perform(Model *model, System *next, Actor *actor, RmSide side, unsigned fai
             take(model, next, side, RM_EVENT_ACTIVATE_FAILED);
             return;
         }
+        if (!may_act(next, actor, side, duty, row) && !next->dropped)
+            next->bad = BAD_DUTY;
         act(next, actor, side, duty, row);
     }
     if (duty < RM_DUTY_COUNT) {

@@ -271,7 +271,10 @@ static void duty_faults(Model *model, const System *system)
         for (unsigned fails = 1; fails <= (journal ? 2u : 1u); fails++) {
             System next = *system;
             next.helpless = 1;
-            perform(model, &next, i == 0 ? &next.s : i == 1 ? &next.d : &next.q,
+            perform(model, &next,
+                    i == 0   ? &next.s
+                    : i == 1 ? &next.d
+                             : &next.q,
                     i == 0 ? RM_SIDE_SOURCE : RM_SIDE_DESTINATION, fails);
             FAULT(model, &next, "%s %s: %s fails%s", i == 0 ? "source" : "destination", who_name(actor->who),
                   rm_duty_name(duty), fails == 2 ? ", half-way" : "");

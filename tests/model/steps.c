@@ -56,9 +56,9 @@ static void source_message(Model *model, const System *system)
     unsigned state = system->s.state;
     System next = *system;
     unsigned message = next.to_s[0];
-    RmEvent event = message == MSG_ACCEPT     ? (system->dry ? RM_EVENT_CHECKED : RM_EVENT_ACCEPTED)
-                    : message == MSG_PREPARED ? RM_EVENT_PREPARED
-                    : message == MSG_RUNNING  ? RM_EVENT_RUNNING
+    RmEvent event = message == MSG_ACCEPT         ? (system->dry ? RM_EVENT_CHECKED : RM_EVENT_ACCEPTED)
+                    : message == MSG_PREPARED     ? RM_EVENT_PREPARED
+                    : message == MSG_RUNNING      ? RM_EVENT_RUNNING
                     : state == RM_STATE_COMMITTED ? RM_EVENT_LOST
                                                   : RM_EVENT_FAILED;
     shift(next.to_s);
@@ -207,7 +207,11 @@ static void destination_steps(Model *model, const System *system)
 static void query_steps(Model *model, const System *system)
 {
     System next = *system;
-    if (system->ask == ASK_SENT && !system->listening) {
+    if (system->q.row != 0) {
+        RmDutyIndex duty = next_duty(model, &next.q);
+        perform(model, &next, &next.q, RM_SIDE_DESTINATION, 0);
+        emit(model, &next, KIND_STEP, "query: … %s", duty < RM_DUTY_COUNT ? rm_duty_name(duty) : "nothing");
+    } else if (system->ask == ASK_SENT && !system->listening) {
         next.ask = ASK_NONE;
         if (system->asking)
             take(model, &next, RM_SIDE_SOURCE, RM_EVENT_FATE_UNKNOWN);
@@ -215,12 +219,8 @@ static void query_steps(Model *model, const System *system)
     } else if (system->ask == ASK_SENT) {
         begin_query(model, &next);
         emit(model, &next, KIND_STEP, "query: arrives; the journal says %s",
-             journal_latest(&system->dj) == NO_RECORD ? "nothing" : rm_state_name(journal_latest(&system->dj)));
-    } else if (system->ask == ASK_SERVED) {
-        RmDutyIndex duty = next_duty(model, &next.q);
-        perform(model, &next, &next.q, RM_SIDE_DESTINATION, 0);
-        emit(model, &next, KIND_STEP, "query: … %s",
-             duty < RM_DUTY_COUNT ? rm_duty_name(duty) : "nothing");
+             journal_latest(&system->dj) == NO_RECORD ? "nothing"
+                                                      : rm_state_name(journal_latest(&system->dj)));
     } else if (system->ask == ASK_ANSWERED) {
         next.ask = ASK_NONE;
         RmEvent event = fate_event(system);

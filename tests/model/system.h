@@ -48,6 +48,7 @@ typedef enum {
     BAD_GOES_ON,     /* a failure or a cancel before commit does not end the session */
     BAD_IDLE,        /* a row for somebody's wish that does nothing */
     BAD_FORCE,       /* the operator's word is taken before the destination was asked */
+    BAD_DUTY,        /* a duty where it has no business */
     BAD_NO_CANCEL,   /* no cancel before commit */
     BAD_OVERFLOW,    /* the model's own bounds */
 } Bad;
@@ -80,15 +81,15 @@ typedef struct {
     uint8_t told_failed;
     uint8_t faults; /* so far */
     uint8_t dry, started;
-    uint8_t s_ended;   /* by us */
-    uint8_t d_tried;   /* the destination has begun to load */
-    uint8_t d_has;     /* the destination's disk has ever said committed */
-    uint8_t d_ran;     /* the guest has ever run at the destination */
-    uint8_t moved;     /* a later session has handed the guest on: it runs elsewhere */
-    uint8_t fenced;    /* the destination is off for good */
-    uint8_t disk_lost; /* the destination's journal is gone */
-    uint8_t dropped;   /* a disk has dropped a record */
-    uint8_t helpless;  /* a fault after which an operator may have to help */
+    uint8_t s_ended;                   /* by us */
+    uint8_t d_tried;                   /* the destination has begun to load */
+    uint8_t d_has;                     /* the destination's disk has ever said committed */
+    uint8_t d_ran;                     /* the guest has ever run at the destination */
+    uint8_t moved;                     /* a later session has handed the guest on: it runs elsewhere */
+    uint8_t fenced;                    /* the destination is off for good */
+    uint8_t disk_lost;                 /* the destination's journal is gone */
+    uint8_t dropped;                   /* a disk has dropped a record */
+    uint8_t helpless;                  /* a fault after which an operator may have to help */
     uint8_t armed, cancelled, in_vain; /* the source's events so far; in_vain: asked, and not told
                                         * where the guest runs */
     uint8_t forced;
@@ -124,6 +125,7 @@ gboolean state_ends(unsigned state);    /* an actor lets go in it */
 gboolean state_settled(unsigned state); /* nothing is left to do in it, or there is no session */
 
 gboolean precedes_commit(unsigned state);
+gboolean holds_commit(unsigned state); /* the guest is the destination's */
 
 /* Everything that can happen next. */
 void expand(Model *model, const System *system);

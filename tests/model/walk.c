@@ -249,8 +249,7 @@ void walk(Model *model, gboolean verbose, WalkResult *ret_result)
         check_reaches_good(&walk);
     if (walk.problem != NULL && verbose)
         print_trace(&walk);
-    *ret_result =
-        (WalkResult){.problem = walk.problem, .states = walk.states->len, .edges = walk.edge_count};
+    *ret_result = (WalkResult){.problem = walk.problem, .states = walk.states->len, .edges = walk.edge_count};
     g_array_unref(walk.states);
     g_array_unref(walk.parents);
     g_array_unref(walk.first);
