@@ -3,6 +3,8 @@
 #include "destination/daemon.h"
 
 #include "common/reason.h"
+#include "control/json.h"
+#include "destination/fates.h"
 #include "destination/receive.h"
 #include "transport/tcp/wire.h"
 
@@ -21,7 +23,6 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
     RmDaemon *daemon = g_new0(RmDaemon, 1);
     daemon->options = options;
     daemon->boot = g_uuid_string_random();
-    daemon->fates = rm_fates_new();
     g_mutex_init(&daemon->lock);
     g_cond_init(&daemon->idle);
     daemon->sessions = g_hash_table_new(g_str_hash, g_str_equal);
@@ -35,7 +36,6 @@ void rm_daemon_free(RmDaemon *daemon)
         return;
     g_hash_table_unref(daemon->sessions);
     g_hash_table_unref(daemon->busy);
-    rm_fates_free(daemon->fates);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
     g_free(daemon->boot);
@@ -85,17 +85,35 @@ void rm_daemon_release(RmDaemon *daemon, const char *path)
     g_mutex_unlock(&daemon->lock);
 }
 
-RmFate rm_daemon_query(RmDaemon *daemon, const char *session)
+static void end_session(RmDaemon *daemon, const char *id)
 {
-    RmFate fate = rm_fates_abort(daemon->fates, session);
-    if (fate != RM_FATE_ABORTED)
-        return fate;
     g_mutex_lock(&daemon->lock);
-    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, session);
+    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, id);
     if (running != NULL)
         g_cancellable_cancel(running->cancel);
     g_mutex_unlock(&daemon->lock);
-    return fate;
+}
+
+void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query)
+{
+    const char *session, *token;
+    RmFate fate;
+    gboolean done;
+    g_autoptr(GError) error = NULL;
+    if (!rm_json_string(query, "session", &session, &error) ||
+        !rm_json_string(query, "token", &token, &error) ||
+        !rm_fates_query(session, token, &fate, &done, &error)) {
+        g_warning("a query is not answered: %s", error->message);
+        rm_control_reply_failure(control, query, RM_MSG_ERROR, error, NULL);
+        return;
+    }
+    if (fate == RM_FATE_ABORTED)
+        end_session(daemon, session);
+    json_object *reply = rm_json_message(RM_MSG_FATE);
+    rm_json_add_string(reply, "fate", rm_fate_name(fate));
+    rm_json_add_bool(reply, "done", done);
+    rm_control_reply(control, query, reply, NULL);
+    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
 }
 
 /* ---- connections ---- */
