@@ -48,6 +48,8 @@ ADDRESS = os.environ.get("RDMAMIG_TEST_ADDRESS", "127.0.0.1")
 
 DONE, FAILED, USAGE, REFUSED, CANCELLED, DOUBTFUL, CLEANUP = range(7)  # exit status of rdmamig
 
+HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
+
 # The guest's parameters (tests/guest/boot.S): offsets in its image.
 PARAMETERS = {"mode": 0x0C, "first": 0x10, "last": 0x14, "pace": 0x18, "high_first": 0x1C, "high_size": 0x20,
               "disk_first": 0x24, "disk_last": 0x28, "depth": 0x2C, "batch": 0x30,
@@ -239,6 +241,11 @@ class Qmp:
         self.socket.close()
 
 
+PAGE, PUNCH_HOLE, KEEP_SIZE = 4096, 2, 1
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
 class Ram:
     """One memory backend's file."""
 
@@ -266,6 +273,12 @@ class Ram:
         block = random.Random(seed).randbytes(MIB + 997)
         for i in range(first_mib, first_mib + mib):
             self.write(i * MIB, block[i % 997:][:MIB])
+
+    def punch(self, page, count=1):
+        """Gives pages back to the host, as a balloon does."""
+        with open(self.path, "r+b") as file:
+            if _fallocate(file.fileno(), PUNCH_HOLE | KEEP_SIZE, page * PAGE, count * PAGE) != 0:
+                raise OSError(ctypes.get_errno(), "fallocate")
 
     def used(self):
         """Bytes of memory that the file holds."""
@@ -392,7 +405,7 @@ class Send:
     """`rdmamig send`, running. With --json, the default here, its events arrive in self.events; without (`human`), what
     an operator would read is in text(). `wrapper` is a command that executes it."""
 
-    def __init__(self, case, qemu, to, *options, env=None, human=False, wrapper=()):
+    def __init__(self, case, qemu, to, *options, env=None, human=False, wrapper=(), new_group=False):
         self.case, self.events = case, []
         path = qemu.path if isinstance(qemu, Qemu) else qemu
         to = to.address if isinstance(to, Daemon) else to
@@ -406,7 +419,8 @@ class Send:
                 [*map(str, wrapper), str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
                  *([] if human else ["--json"]), *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
+                preexec_fn=_die_with_parent, process_group=0 if new_group else None,
+                env={**case.env, **(env or {})})
         self.pid, self.human, self.lines = self.popen.pid, human, []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -478,7 +492,7 @@ class Case(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-test-{os.getpid()}-", dir="/dev/shm"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "run").mkdir(mode=0o700)
-        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run")}
+        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run"), "RDMAMIG_STATE_DIR": str(self.folder / "state")}
         self.env.pop("RDMAMIG_FAULT", None)
         self.processes = []
 
@@ -527,6 +541,12 @@ class Case(unittest.TestCase):
             done = subprocess.run([str(COMPARE), a.path, b.path], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, f"{a.name}: {done.stdout}{done.stderr}")
             self.assertIn(f"{a.mib * 256} pages, 0 differ", done.stdout)
+
+    def count_differing(self, source, target):
+        """How many pages of the first block differ."""
+        done = subprocess.run([str(COMPARE), source.rams[0].path, target.rams[0].path], capture_output=True, text=True)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        return int(done.stdout.split(" pages, ")[1].split()[0])
 
     def assert_counted_on(self, *qemus):
         """The letters of all stations of the guest are one unbroken count, and A came once."""
