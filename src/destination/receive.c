@@ -17,7 +17,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HELLO_TIMEOUT_MS 10000
+/* Of a source that is alive, which its keep-alives show: it looks at its guest before it says hello, and that
+ * takes a while on a busy host. */
+#define HELLO_TIMEOUT_MS 60000
 #define GUEST_POLL_MS 500 /* how soon the death of the waiting QEMU is noticed */
 #define CHANNELS_TIMEOUT_MS 10000
 
@@ -524,7 +526,12 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
-        g_debug("%s: %s", peer, error->message);
+        if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
+            g_warning("%s: no hello came: %s", peer, error->message);
+            tell_source(&receive, error);
+        } else {
+            g_debug("%s: %s", peer, error->message);
+        }
     } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
         rm_daemon_answer_query(daemon, receive.control, message);
     } else if (accept_hello(&receive, message, peer, &error)) {
