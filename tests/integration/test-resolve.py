@@ -58,10 +58,9 @@ class Broken(Case):
         """Daemons (and other processes), with whoever else looks after the session: all that hold its journal."""
         sides = {self.sent: self.here, self.daemon: self.there}
         journals = tuple(f"{sides[process]}/journal/" for process in processes if process in sides)
-        for process in processes:
-            process.kill()
+        # The others first, for they act as soon as they see the daemon's end.
         for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            if not folder.name.isdigit() or int(folder.name) in [os.getpid(), *[process.pid for process in processes]]:
                 continue
             try:
                 links = [os.readlink(link) for link in (folder / "fd").iterdir()]
@@ -69,6 +68,8 @@ class Broken(Case):
                 continue
             if any(link.startswith(journals) for link in links):
                 os.kill(int(folder.name), signal.SIGKILL)
+        for process in processes:
+            process.kill()
         if len(journals) == 2:  # as a reboot does
             self.wipe_run()
 
