@@ -17,7 +17,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HELLO_TIMEOUT_MS 10000
+/* Of a source that is alive, which its keep-alives show: it looks at its guest before it says hello, and that
+ * takes a while on a busy host. */
+#define HELLO_TIMEOUT_MS 60000
 #define GUEST_POLL_MS 500 /* how soon the death of the waiting QEMU is noticed */
 #define CHANNELS_TIMEOUT_MS 10000
 
@@ -368,6 +370,19 @@ static gboolean prepare_guest(Receive *receive, GError **error)
     return TRUE;
 }
 
+/* Before anything is started or emptied for it; rm_journal_create() has the last word. */
+static gboolean check_fresh(const RmHello *hello, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    g_autoptr(RmJournal) journal = rm_journal_open(RM_SIDE_DESTINATION, hello->session, &problem);
+    if (journal != NULL)
+        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
+    if (problem == NULL)
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
 static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
@@ -377,7 +392,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!rm_token_new(receive->entry.token, error) || !rm_daemon_add(receive->daemon, &receive->entry, error))
+    if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
+        !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
@@ -496,26 +512,7 @@ static void receive_clear(Receive *receive)
         rm_daemon_remove(receive->daemon, &receive->entry);
     g_object_unref(receive->entry.cancel);
     g_free(receive->entry.id);
-}
-
-static void answer_query(Receive *receive, json_object *message)
-{
-    const char *session, *token;
-    RmFate fate;
-    gboolean done;
-    g_autoptr(GError) error = NULL;
-    if (!rm_json_string(message, "session", &session, &error) ||
-        !rm_json_string(message, "token", &token, &error) ||
-        !rm_daemon_query(receive->daemon, session, token, &fate, &done, &error)) {
-        g_warning("a query is not answered: %s", error->message);
-        rm_control_reply_failure(receive->control, message, RM_MSG_ERROR, error, NULL);
-        return;
-    }
-    json_object *reply = rm_json_message(RM_MSG_FATE);
-    rm_json_add_string(reply, "fate", rm_fate_name(fate));
-    rm_json_add_bool(reply, "done", done);
-    rm_control_reply(receive->control, message, reply, NULL);
-    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    rm_journal_prune(RM_SIDE_DESTINATION);
 }
 
 static void on_lost(GCancellable *lost, GCancellable *cancel)
@@ -534,9 +531,14 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
-        g_debug("%s: %s", peer, error->message);
+        if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
+            g_warning("%s: no hello came: %s", peer, error->message);
+            tell_source(&receive, error);
+        } else {
+            g_debug("%s: %s", peer, error->message);
+        }
     } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
-        answer_query(&receive, message);
+        rm_daemon_answer_query(daemon, receive.control, message);
     } else if (accept_hello(&receive, message, peer, &error)) {
         serve_requests(&receive);
     } else {
