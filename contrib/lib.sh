@@ -88,6 +88,14 @@ use_qemu() {
     "${qemu[@]}" --version >/dev/null 2>&1 || fail "$path does not start: $("${qemu[@]}" --version 2>&1 | head -n 1)"
 }
 
+# find_qemu_10: sets RDMAMIG_QEMU_10, unless it is set: one that was unpacked before, or fetched now; empty if neither.
+find_qemu_10() {
+    local cache=${XDG_CACHE_HOME:-$HOME/.cache}/rdmamig/qemu-10
+    [ -z "${RDMAMIG_QEMU_10:-}" ] || return 0
+    [ ! -x /opt/qemu-10/root/usr/bin/qemu-system-x86_64 ] || cache=/opt/qemu-10/root
+    RDMAMIG_QEMU_10=$("$root/contrib/fetch-qemu.sh" "$cache") || RDMAMIG_QEMU_10=''
+}
+
 # private_apt WORK SUITE...: prepares the folder WORK, which fetch_unpack then uses, for packages of these suites of
 # Debian. Nothing is installed and apt's own sources and lists stay as they are; the address of the archive is the one
 # that this machine already uses.

@@ -30,12 +30,8 @@ install $BUILD_PACKAGES $GUEST_PACKAGES $TEST_PACKAGES $VM_PACKAGES
 say "building in $builddir"
 build "$builddir" -Dfaults=true -Dwerror=true
 
-if [ -z "${RDMAMIG_QEMU_10:-}" ]; then
-    cache=${XDG_CACHE_HOME:-$HOME/.cache}/rdmamig/qemu-10
-    [ ! -x /opt/qemu-10/root/usr/bin/qemu-system-x86_64 ] || cache=/opt/qemu-10/root
-    RDMAMIG_QEMU_10=$("$root/contrib/fetch-qemu.sh" "$cache") || RDMAMIG_QEMU_10=''
-    [ -n "$RDMAMIG_QEMU_10" ] || say "no QEMU 10: the tests that need it are skipped"
-fi
+find_qemu_10
+[ -n "$RDMAMIG_QEMU_10" ] || say "no QEMU 10: the tests that need it are skipped"
 
 # Some tests want a few hugepages, which must be set aside beforehand; put back afterwards as it was.
 sudo=()

@@ -6,28 +6,11 @@
 #include "common/size.h"
 #include "memory/chunk.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/statfs.h>
 
 #define TCP_CHANNELS_DEFAULT 2
 #define RDMA_CHANNELS_DEFAULT 1
-
-gboolean rm_admit_token(uint8_t token[RM_TOKEN_BYTES], GError **error)
-{
-    if (getrandom(token, RM_TOKEN_BYTES, 0) == RM_TOKEN_BYTES)
-        return TRUE;
-    return rm_set_errno(error, RM_REASON_INTERNAL, errno, "no random token");
-}
-
-char *rm_admit_format_token(const uint8_t token[RM_TOKEN_BYTES])
-{
-    GString *text = g_string_new(NULL);
-    for (unsigned i = 0; i < RM_TOKEN_BYTES; i++)
-        g_string_append_printf(text, "%02x", token[i]);
-    return g_string_free(text, FALSE);
-}
 
 gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept,
                         GError **error)

@@ -20,7 +20,3 @@ gboolean rm_admit_transport(const GPtrArray *offers, const GPtrArray *available,
 /* Compares machine, CPU and RAM blocks with those of the waiting VMM, block by block in order, and looks for
  * memory. Reasons guest-mismatch, same-memory, memory-short: each names the thing and both values. */
 gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray *blocks, GError **error);
-
-/* A fresh token, and its hexadecimal form (caller frees). */
-gboolean rm_admit_token(uint8_t token[RM_TOKEN_BYTES], GError **error);
-char *rm_admit_format_token(const uint8_t token[RM_TOKEN_BYTES]);

@@ -131,7 +131,7 @@ static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const
     g_hash_table_iter_init(&iter, daemon->sessions);
     while (g_hash_table_iter_next(&iter, NULL, &value)) {
         RmDaemonSession *session = value;
-        if (rm_tcp_token_equal(session->token, preamble->token) && session->rx != NULL)
+        if (rm_token_equal(session->token, preamble->token) && session->rx != NULL)
             found = session;
     }
     gboolean ok = found != NULL ? found->rx->ops->adopt(found->rx, connection, preamble->channel, error)

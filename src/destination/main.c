@@ -3,6 +3,7 @@
  * threads. */
 #include "common/log.h"
 #include "destination/daemon.h"
+#include "destination/guard.h"
 #include "destination/options.h"
 #include "destination/sweep.h"
 
@@ -10,6 +11,7 @@
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
 static gboolean on_signal(gpointer loop)
 {
@@ -64,6 +66,10 @@ int main(int argc, char **argv)
     g_autoptr(GError) error = NULL;
     g_autofree char *text = NULL;
     setlocale(LC_ALL, "");
+    if (argc > 1 && strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
+        rm_log_init("rdmamigd", 0);
+        return rm_guard_destination_main(argc, argv);
+    }
     g_autoptr(RmListenOptions) options = rm_listen_options_parse(argc, argv, &text, &error);
     if (text != NULL) {
         fputs(text, stdout);
@@ -73,6 +79,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
         return 2;
     }
-    rm_log_init("rdmamigd", options->verbosity);
+    rm_log_init("rdmamigd", options->common.verbosity);
     return run(options);
 }

@@ -11,10 +11,9 @@
 #include <gio/gio.h>
 
 typedef struct {
-    gboolean listen;
-    char *gid_index;
+    RmCommandLine line;
+    gboolean listen, version;
     char *address, *min_chunk, *max_chunk;
-    gboolean verbose, debug, quiet, version, help;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -26,31 +25,11 @@ static gboolean take_listen(const char *name, const char *value, gpointer data, 
     return TRUE;
 }
 
-static gboolean take_verbose(const char *name, const char *value, gpointer data, GError **error)
-{
-    Texts *texts = data;
-    texts->debug = texts->verbose;
-    texts->verbose = TRUE;
-    return TRUE;
-}
-
 static gboolean is_loopback(const char *host)
 {
     g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
     return host == NULL || g_str_equal(host, "localhost") ||
            (address != NULL && g_inet_address_get_is_loopback(address));
-}
-
-static gboolean parse_chunk(const char *name, const char *text, uint64_t *value, GError **error)
-{
-    if (text == NULL)
-        return TRUE;
-    if (!rm_parse_size(text, value, error)) {
-        g_prefix_error(error, "%s: ", name);
-        return FALSE;
-    }
-    return rm_chunk_size_valid(*value) ||
-           rm_fail(error, RM_REASON_USAGE, "%s: %s is not a power of two from 1M to 1G", name, text);
 }
 
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
@@ -62,17 +41,9 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
         g_prefix_error(error, "--listen: ");
         return FALSE;
     }
-    if (!parse_chunk("--min-chunk-size", texts->min_chunk, &options->min_chunk_size, error) ||
-        !parse_chunk("--max-chunk-size", texts->max_chunk, &options->max_chunk_size, error))
+    if (!rm_option_chunk_size("--min-chunk-size", texts->min_chunk, &options->min_chunk_size, error) ||
+        !rm_option_chunk_size("--max-chunk-size", texts->max_chunk, &options->max_chunk_size, error))
         return FALSE;
-    uint64_t gid_index = 0;
-    if (texts->gid_index != NULL) {
-        if (!rm_parse_uint(texts->gid_index, 0, 255, &gid_index, error)) {
-            g_prefix_error(error, "--gid-index: ");
-            return FALSE;
-        }
-        options->gid_index = (int)gid_index;
-    }
     if (options->min_chunk_size > options->max_chunk_size)
         return rm_fail(error, RM_REASON_USAGE, "--min-chunk-size is above --max-chunk-size");
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
@@ -122,37 +93,19 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "command that starts a waiting QEMU and prints its QMP path", "COMMAND"},
         {"data-address", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->data_addresses,
          "address for the data channels (that of --listen)", "ADDR"},
-        {"rdma-device", 0, 0, G_OPTION_ARG_STRING, &options->rdma_device,
-         "RDMA device to use (that of the route)", "DEV[:PORT]"},
-        {"gid-index", 0, 0, G_OPTION_ARG_STRING, &texts->gid_index, "GID of that device (rdma_cm's choice)",
-         "N"},
         {"insecure", 0, 0, G_OPTION_ARG_NONE, &options->insecure, "listen beyond loopback without TLS", NULL},
         {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)",
          "SIZE"},
         {"max-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->max_chunk, "use at most this chunk size (1G)",
          "SIZE"},
-        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, take_verbose, "say more; twice: debug",
-         NULL},
-        {"quiet", 'q', 0, G_OPTION_ARG_NONE, &texts->quiet, "warnings and errors only", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
-        {"help", 'h', 0, G_OPTION_ARG_NONE, &texts->help, "show this help (defaults in parentheses)", NULL},
         {NULL}};
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    GOptionGroup *group = g_option_group_new("listen", "", "", texts, NULL);
-    g_option_group_add_entries(group, entries);
-    g_option_context_set_main_group(context, group);
-    g_option_context_set_help_enabled(context, FALSE);
-    g_option_context_set_summary(context, "Receives guests that `rdmamig send` moves to this host.");
-    g_autoptr(GError) problem = NULL;
-    char **rest = words;
-    if (!g_option_context_parse_strv(context, &rest, &problem))
-        return rm_fail(error, RM_REASON_USAGE, "%s", problem->message);
-    if (texts->help)
-        *ret_text = g_option_context_get_help(context, TRUE, NULL);
-    else if (texts->version)
+    if (!rm_command_line_parse(&texts->line, entries,
+                               "Receives guests that `rdmamig send` moves to this host.", words, ret_text,
+                               error))
+        return FALSE;
+    if (*ret_text == NULL && texts->version)
         *ret_text = g_strdup("rdmamigd " RM_VERSION "\n");
-    else if (g_strv_length(rest) > 1)
-        return rm_fail(error, RM_REASON_USAGE, "unexpected argument `%s`", rest[1]);
     return TRUE;
 }
 
@@ -161,16 +114,15 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_autoptr(RmListenOptions) options = g_new0(RmListenOptions, 1);
     Texts texts = {0};
     options->port = RM_PORT;
-    options->gid_index = -1;
     options->min_chunk_size = RM_CHUNK_MIN;
     options->max_chunk_size = RM_CHUNK_MAX;
     char **words = join_listen(argc, argv);
-    gboolean ok =
-        parse(words, options, &texts, ret_text, error) && *ret_text == NULL && check(options, &texts, error);
-    options->verbosity = texts.quiet ? -1 : texts.debug ? 2 : texts.verbose ? 1 : 0;
+    gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
+                  rm_command_line_common(&texts.line, &options->common, error) &&
+                  check(options, &texts, error);
     g_strfreev(words);
+    rm_command_line_clear(&texts.line);
     g_free(texts.address);
-    g_free(texts.gid_index);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     return ok ? g_steal_pointer(&options) : NULL;
@@ -184,7 +136,7 @@ void rm_listen_options_free(RmListenOptions *options)
     g_strfreev(options->qmp);
     g_free(options->qmp_dir);
     g_free(options->exec);
-    g_free(options->rdma_device);
+    rm_common_options_clear(&options->common);
     g_strfreev(options->data_addresses);
     g_free(options);
 }

@@ -2,8 +2,7 @@
 /* What rdmamigd was asked to do. */
 #pragma once
 
-#include <glib.h>
-#include <stdint.h>
+#include "control/command-line.h"
 
 typedef struct {
     char *host; /* NULL: loopback */
@@ -12,11 +11,9 @@ typedef struct {
     char *qmp_dir;
     char *exec;
     char **data_addresses;
-    char *rdma_device; /* DEV[:PORT], or NULL */
-    int gid_index;     /* or -1 */
     gboolean insecure;
     uint64_t min_chunk_size, max_chunk_size;
-    int verbosity;
+    RmCommonOptions common;
 } RmListenOptions;
 
 /* Parses rdmamigd's command line. Reason usage. *ret_text is set instead of an error for --help and

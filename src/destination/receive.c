@@ -10,7 +10,7 @@
 #include "control/message.h"
 #include "destination/admit.h"
 #include "destination/find.h"
-#include "handover/journal.h"
+#include "destination/guard.h"
 #include "memory/chunk.h"
 
 #include <string.h>
@@ -38,8 +38,9 @@ typedef struct {
     RmHello *hello;
     RmAccept *accept;
     RmJournal *journal; /* NULL before accept, and with --dry-run */
-    guint next_offer;   /* of hello->transports */
-    gboolean writing;   /* the source has begun: no other transport any more */
+    RmGuardian *guardian;
+    guint next_offer; /* of hello->transports */
+    gboolean writing; /* the source has begun: no other transport any more */
     RmRx *rx;
     GThreadPool *pool; /* of Registration */
 } Receive;
@@ -90,8 +91,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .timeout_ms = CHANNELS_TIMEOUT_MS,
         .port = receive->daemon->port,
         .data_addresses = receive->daemon->options->data_addresses,
-        .device = receive->daemon->options->rdma_device,
-        .gid_index = receive->daemon->options->gid_index,
+        .device = receive->daemon->options->common.rdma_device,
+        .gid_index = receive->daemon->options->common.gid_index,
+        .packets = receive->daemon->options->common.packets,
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();
@@ -393,27 +395,6 @@ static gboolean prepare_guest(Receive *receive, GError **error)
     return TRUE;
 }
 
-/* From here on the session can be asked after. The last step before `accept`: what is refused leaves no file.
- */
-static gboolean start_journal(Receive *receive, const char *peer, GError **error)
-{
-    g_autofree char *qmp = g_canonicalize_filename(receive->found.path, NULL);
-    RmJournalFacts facts = {
-        .session = receive->entry.id,
-        .side = RM_SIDE_DESTINATION,
-        .guest = *receive->hello->guest_name != '\0' ? receive->hello->guest_name : qmp,
-        .qmp = qmp,
-        .pid = receive->found.info->pid,
-        .peer = (char *)peer,
-        .token = receive->accept->token,
-        .started = receive->found.started,
-    };
-    rm_journal_facts_stamp(&facts);
-    receive->journal = rm_journal_create(&facts, RM_STATE_PRECOPY, error);
-    g_free(facts.host_boot);
-    return receive->journal != NULL;
-}
-
 /* Before anything is started or emptied for it; rm_journal_create() has the last word. */
 static gboolean check_fresh(const RmHello *hello, GError **error)
 {
@@ -436,14 +417,16 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.id = g_strdup(hello->session);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!check_fresh(hello, error) || !rm_admit_token(receive->entry.token, error) ||
+    if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
         !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
-    accept->token = rm_admit_format_token(receive->entry.token);
+    accept->token = rm_token_format(receive->entry.token);
+    /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
-        (!hello->dry_run && !start_journal(receive, peer, error)))
+        (!hello->dry_run && !rm_guard_destination_start(hello, accept, &receive->found, peer,
+                                                        &receive->journal, &receive->guardian, error)))
         return FALSE;
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
     receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
@@ -547,6 +530,7 @@ static void receive_clear(Receive *receive)
     rm_hello_free(receive->hello);
     rm_accept_free(receive->accept);
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
+    rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
     rm_journal_close(receive->journal); /* from here on nobody looks after the session */
     if (receive->added)

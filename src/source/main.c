@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/reason.h"
 #include "config.h"
+#include "source/guard.h"
 #include "source/monitor.h"
 #include "source/options.h"
 #include "source/resolve.h"
@@ -78,7 +79,7 @@ static RmStyle choose_style(const RmSendOptions *options)
 {
     if (options->json)
         return RM_STYLE_JSON;
-    if (options->verbosity < 0)
+    if (options->common.verbosity < 0)
         return RM_STYLE_QUIET;
     return isatty(STDERR_FILENO) ? RM_STYLE_BAR : RM_STYLE_LINES;
 }
@@ -125,14 +126,14 @@ static int verb_send(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *help = NULL;
-    g_autoptr(RmSendOptions) options = rm_send_options_parse(argc, argv, &help, &error);
+    g_autoptr(RmSendOptions) options = rm_send_options_parse(argv, &help, &error);
     if (help != NULL) {
         fputs(help, stdout);
         return 0;
     }
     if (options == NULL)
         return usage_error(error->message);
-    rm_log_init("rdmamig", options->verbosity);
+    rm_log_init("rdmamig", options->common.verbosity);
     return run_send(options);
 }
 
@@ -182,6 +183,10 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         fputs(usage_text, stdout);
         return 0;
+    }
+    if (strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
+        rm_log_init("rdmamig", 0);
+        return rm_guard_source_main(argc, argv);
     }
     const struct {
         const char *name;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reaching the destination: connect, hello, accept. */
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "memory/chunk.h"
@@ -120,17 +121,6 @@ gboolean rm_negotiate(RmSession *session, GError **error)
     return TRUE;
 }
 
-static gboolean parse_token(const char *text, uint8_t token[RM_TOKEN_BYTES], GError **error)
-{
-    gboolean ok = strlen(text) == 2 * RM_TOKEN_BYTES;
-    for (unsigned i = 0; i < RM_TOKEN_BYTES && ok; i++) {
-        int high = g_ascii_xdigit_value(text[2 * i]), low = g_ascii_xdigit_value(text[2 * i + 1]);
-        ok = high >= 0 && low >= 0;
-        token[i] = (uint8_t)(high * 16 + low);
-    }
-    return ok || rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
-}
-
 static gboolean connect_tx(RmSession *session, GError **error)
 {
     RmTxParams params = {
@@ -141,11 +131,14 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .host = session->options->host,
         .source_address = session->options->data_source,
         .timeout_ms = DATA_TIMEOUT_MS,
-        .device = session->options->rdma_device,
-        .gid_index = session->options->gid_index,
+        .device = session->options->common.rdma_device,
+        .gid_index = session->options->common.gid_index,
+        .packets = session->options->common.packets,
+        .serialise = session->options->serialise_chunks,
+        .copy = session->watches != NULL && !rm_fault("no-copy"),
     };
-    if (!parse_token(session->accept->token, params.token, error))
-        return FALSE;
+    if (!rm_token_parse(session->accept->token, params.token))
+        return rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
     session->tx = session->transport->tx_new();
     if (session->tx->ops->connect(session->tx, &params, session->cancel, error))
         return TRUE;
@@ -190,6 +183,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .chunk_size = session->accept->chunk_size,
         .channels = (unsigned)session->accept->channels,
         .max_bandwidth = session->options->max_bandwidth,
+        .watches = session->watches,
     };
     session->sender = rm_sender_new(&sender);
     return TRUE;

@@ -12,31 +12,14 @@
 
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
-    char *pin, *gid_index;
+    RmCommandLine line;
+    char *pin, *retries;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
-        *max_stall;
-    gboolean verbose, debug, quiet;
+        *max_stall, *max_pause;
 } Texts;
 
-static gboolean count_verbose(const char *name, const char *value, gpointer data, GError **error)
+static gboolean check_pin(RmSendOptions *options, const Texts *texts, GError **error)
 {
-    Texts *texts = data;
-    if (texts->verbose)
-        texts->debug = TRUE;
-    texts->verbose = TRUE;
-    return TRUE;
-}
-
-static gboolean check_rdma(RmSendOptions *options, const Texts *texts, GError **error)
-{
-    uint64_t gid_index = 0;
-    if (texts->gid_index != NULL) {
-        if (!rm_parse_uint(texts->gid_index, 0, 255, &gid_index, error)) {
-            g_prefix_error(error, "--gid-index: ");
-            return FALSE;
-        }
-        options->gid_index = (int)gid_index;
-    }
     if (texts->pin != NULL && strcmp(texts->pin, "lazy") != 0 && strcmp(texts->pin, "all") != 0)
         return rm_fail(error, RM_REASON_USAGE, "--pin: `%s` is neither lazy nor all", texts->pin);
     options->pin_all = g_strcmp0(texts->pin, "all") == 0;
@@ -54,30 +37,19 @@ static gboolean check_limits(RmSendOptions *options, const Texts *texts, GError 
             return rm_fail(error, RM_REASON_USAGE, "--max-bandwidth: %s is below 64K bytes a second",
                            texts->max_bandwidth);
     }
-    if (texts->max_rounds != NULL &&
-        !rm_parse_uint(texts->max_rounds, 1, G_MAXUINT32, &options->max_rounds, error)) {
-        g_prefix_error(error, "--max-rounds: ");
-        return FALSE;
-    }
-    return TRUE;
+    return rm_option_uint("--max-rounds", texts->max_rounds, 1, G_MAXUINT32, &options->max_rounds, error);
 }
 
 static gboolean check_numbers(RmSendOptions *options, const Texts *texts, GError **error)
 {
     uint64_t channels = 0;
-    if (texts->chunk_size != NULL && !rm_parse_size(texts->chunk_size, &options->chunk_size, error)) {
-        g_prefix_error(error, "--chunk-size: ");
+    if (!rm_option_chunk_size("--chunk-size", texts->chunk_size, &options->chunk_size, error) ||
+        !rm_option_uint("--channels", texts->channels, 1, RM_CHANNELS_MAX, &channels, error) ||
+        !rm_option_choice("--rdma-retries", texts->retries, 0, RM_RETRIES_MAX,
+                          &options->common.packets.retries, error))
         return FALSE;
-    }
-    if (!rm_chunk_size_valid(options->chunk_size))
-        return rm_fail(error, RM_REASON_USAGE, "--chunk-size: %s is not a power of two from 1M to 1G",
-                       texts->chunk_size);
-    if (texts->channels != NULL && !rm_parse_uint(texts->channels, 1, RM_CHANNELS_MAX, &channels, error)) {
-        g_prefix_error(error, "--channels: ");
-        return FALSE;
-    }
     options->channels = (unsigned)channels;
-    return check_rdma(options, texts, error) && check_limits(options, texts, error);
+    return check_pin(options, texts, error) && check_limits(options, texts, error);
 }
 
 static gboolean check_times(RmSendOptions *options, const Texts *texts, GError **error)
@@ -89,6 +61,7 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
         {"--downtime-limit", texts->downtime_limit, 1, &options->downtime_limit_ms},
         {"--timeout", texts->timeout, 1000, &options->timeout_ms},
         {"--max-stall", texts->max_stall, 1, &options->max_stall_ms},
+        {"--max-pause", texts->max_pause, 1000, &options->max_pause_ms},
     };
     for (guint i = 0; i < G_N_ELEMENTS(times); i++) {
         if (times[i].text != NULL &&
@@ -97,6 +70,10 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
             return FALSE;
         }
     }
+    options->max_pause_given = texts->max_pause != NULL;
+    if (options->max_pause_ms > RM_PAUSE_MAX_MS)
+        return rm_fail(error, RM_REASON_USAGE, "--max-pause: %s is more than a day; 0 is no bound at all",
+                       texts->max_pause);
     if (texts->on_timeout != NULL) {
         if (strcmp(texts->on_timeout, "suspend") != 0 && strcmp(texts->on_timeout, "cancel") != 0)
             return rm_fail(error, RM_REASON_USAGE, "--on-timeout: `%s` is neither suspend nor cancel",
@@ -132,8 +109,9 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
 
 static void texts_clear(Texts *texts)
 {
+    rm_command_line_clear(&texts->line);
     g_free(texts->pin);
-    g_free(texts->gid_index);
+    g_free(texts->retries);
     g_free(texts->to);
     g_free(texts->chunk_size);
     g_free(texts->channels);
@@ -143,23 +121,23 @@ static void texts_clear(Texts *texts)
     g_free(texts->timeout);
     g_free(texts->on_timeout);
     g_free(texts->max_stall);
+    g_free(texts->max_pause);
 }
 
 static RmSendOptions *options_new(void)
 {
     RmSendOptions *options = g_new0(RmSendOptions, 1);
     options->chunk_size = RM_CHUNK_DEFAULT;
-    options->gid_index = -1;
     options->downtime_limit_ms = RM_DEFAULT_DOWNTIME_MS;
     options->max_stall_ms = RM_DEFAULT_STALL_MS;
+    options->max_pause_ms = RM_DEFAULT_PAUSE_MS;
     return options;
 }
 
-RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GError **error)
+RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **error)
 {
     g_autoptr(RmSendOptions) options = options_new();
     __attribute__((cleanup(texts_clear))) Texts texts = {0};
-    gboolean help = FALSE;
     const GOptionEntry entries[] = {
         {"qmp", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp, "QMP socket of the guest to move", "PATH"},
         {"to", 0, 0, G_OPTION_ARG_STRING, &texts.to, "where rdmamigd listens (port 24780)", "HOST[:PORT]"},
@@ -169,12 +147,12 @@ RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GEr
         {"channels", 0, 0, G_OPTION_ARG_STRING, &texts.channels, "data channels (tcp 2, rdma 1)", "N"},
         {"data-source", 0, 0, G_OPTION_ARG_STRING, &options->data_source,
          "local address of the data channels", "ADDR"},
-        {"rdma-device", 0, 0, G_OPTION_ARG_STRING, &options->rdma_device,
-         "RDMA device to use (that of the route)", "DEV[:PORT]"},
-        {"gid-index", 0, 0, G_OPTION_ARG_STRING, &texts.gid_index, "GID of that device (rdma_cm's choice)",
-         "N"},
         {"pin", 0, 0, G_OPTION_ARG_STRING, &texts.pin,
          "register RAM as it is sent, or all at the start (lazy)", "lazy|all"},
+        {"rdma-retries", 0, 0, G_OPTION_ARG_STRING, &texts.retries,
+         "send an unacknowledged packet again so often (6)", "N"},
+        {"serialise-chunks", 0, 0, G_OPTION_ARG_NONE, &options->serialise_chunks,
+         "rdma, for measuring: one write into a chunk at a time", NULL},
         {"max-bandwidth", 0, 0, G_OPTION_ARG_STRING, &texts.max_bandwidth, "cap, bytes/s or 10Gbit (none)",
          "RATE"},
         {"downtime-limit", 0, 0, G_OPTION_ARG_STRING, &texts.downtime_limit,
@@ -187,6 +165,8 @@ RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GEr
          "then move it stopped, or cancel (cancel)", "suspend|cancel"},
         {"max-stall", 0, 0, G_OPTION_ARG_STRING, &texts.max_stall,
          "longest wait for the guest's disks in a round (1000 ms)", "MS"},
+        {"max-pause", 0, 0, G_OPTION_ARG_STRING, &texts.max_pause,
+         "give up, and let the guest run again, if its pause lasts longer (30 s)", "SECONDS"},
         {"suspend", 0, 0, G_OPTION_ARG_NONE, &options->suspend, "leave the guest paused at the destination",
          NULL},
         {"keep-source", 0, 0, G_OPTION_ARG_NONE, &options->keep_source,
@@ -201,34 +181,13 @@ RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GEr
         {"json", 0, 0, G_OPTION_ARG_NONE, &options->json, "one JSON object a line on standard output", NULL},
         {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file",
          "FILE"},
-        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug",
-         NULL},
-        {"quiet", 'q', 0, G_OPTION_ARG_NONE, &texts.quiet, "warnings and errors only", NULL},
-        {"help", 'h', 0, G_OPTION_ARG_NONE, &help, "show this help (defaults in parentheses)", NULL},
         {NULL}};
-    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
-    GOptionGroup *group = g_option_group_new("send", "", "", &texts, NULL);
-    g_option_group_add_entries(group, entries);
-    g_option_context_set_main_group(context, group);
-    g_option_context_set_help_enabled(context, FALSE);
-    g_option_context_set_summary(context, "Moves a running guest to another host.");
-
-    GError *problem = NULL;
-    if (!g_option_context_parse(context, &argc, &argv, &problem)) {
-        rm_fail(error, RM_REASON_USAGE, "%s", problem->message);
-        g_error_free(problem);
+    if (!rm_command_line_parse(&texts.line, entries, "Moves a running guest to another host.", argv, ret_help,
+                               error) ||
+        *ret_help != NULL || !rm_command_line_common(&texts.line, &options->common, error) ||
+        !check(options, &texts, error))
         return NULL;
-    }
-    if (help) {
-        *ret_help = g_option_context_get_help(context, TRUE, NULL);
-        return NULL;
-    }
-    if (argc > 1) {
-        rm_fail(error, RM_REASON_USAGE, "unexpected argument `%s`", argv[1]);
-        return NULL;
-    }
-    options->verbosity = texts.quiet ? -1 : texts.debug ? 2 : texts.verbose ? 1 : 0;
-    return check(options, &texts, error) ? g_steal_pointer(&options) : NULL;
+    return g_steal_pointer(&options);
 }
 
 void rm_send_options_free(RmSendOptions *options)
@@ -239,7 +198,7 @@ void rm_send_options_free(RmSendOptions *options)
     g_free(options->host);
     g_free(options->transport);
     g_free(options->data_source);
-    g_free(options->rdma_device);
+    rm_common_options_clear(&options->common);
     g_free(options->report);
     g_free(options);
 }

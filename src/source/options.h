@@ -2,6 +2,7 @@
 /* What `rdmamig send` was asked to do. */
 #pragma once
 
+#include "control/command-line.h"
 #include "guest/guest.h"
 
 typedef struct {
@@ -17,21 +18,24 @@ typedef struct {
     uint64_t timeout_ms; /* 0: none */
     gboolean on_timeout_suspend;
     uint64_t max_stall_ms;
+    uint64_t max_pause_ms; /* from stop to commit; 0: any */
+    gboolean max_pause_given;
     char *data_source;
-    char *rdma_device; /* DEV[:PORT], or NULL */
-    int gid_index;     /* or -1 */
-    gboolean pin_all;  /* make everything writable before the first round */
-    char *report;      /* file for the result's JSON, or NULL */
+    gboolean pin_all; /* make everything writable before the first round */
+    gboolean serialise_chunks;
+    char *report; /* file for the result's JSON, or NULL */
     gboolean suspend, keep_source, verify, json, dry_run;
-    int verbosity; /* -1 quiet … 2 debug */
     RmPreflightOptions preflight;
+    RmCommonOptions common;
 } RmSendOptions;
 
 #define RM_DEFAULT_DOWNTIME_MS 300
 #define RM_DEFAULT_STALL_MS 1000
+#define RM_DEFAULT_PAUSE_MS 30000
+#define RM_PAUSE_MAX_MS (24 * 3600 * 1000)
 
-/* Parses the words after `send`. Reason usage. *ret_help is set instead of an error for --help (caller prints
- * and frees). */
-RmSendOptions *rm_send_options_parse(int argc, char **argv, char **ret_help, GError **error);
+/* Parses the words from `send` on, NULL-terminated. Reason usage. *ret_help is set instead of an error for
+ * --help (caller prints and frees). */
+RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **error);
 void rm_send_options_free(RmSendOptions *options);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSendOptions, rm_send_options_free)

@@ -172,6 +172,7 @@ void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats)
         add_ms(event, "scan_ms", stats->scan_us);
         add_ms(event, "fence_ms", stats->fence_us);
         add_ms(event, "send_ms", stats->send_us);
+        add_ms(event, "registration_ms", stats->registration_us);
         print_json(reporter, event);
     } else if (reporter->style == RM_STYLE_LINES) {
         g_autofree char *sent = rm_format_size(stats->sent_bytes);
@@ -290,6 +291,7 @@ static json_object *metrics_object(const RmMetrics *metrics)
         {"fence_stall_ms", metrics->fence_us},
         {"fence_stall_max_ms", metrics->fence_max_us},
         {"attach_ms", metrics->attach_us},
+        {"registration_ms", metrics->registration_us},
         {"expected_downtime_ms", metrics->expected_downtime_us},
     };
     const struct {

@@ -26,6 +26,7 @@ typedef struct {
     uint64_t zero_pages;
     uint64_t sent_bytes;
     uint64_t registrations;
+    int64_t registration_us; /* within send_us */
     int64_t scan_us, fence_us, send_us;
 } RmRoundStats;
 
@@ -36,7 +37,7 @@ typedef struct {
     double start_cpu_s; /* user + system of this process when the session began */
     int64_t total_us, downtime_us;
     int64_t stop_us, last_scan_us, last_write_us, save_us, load_us, resume_us; /* the parts of the downtime */
-    int64_t fence_us, fence_max_us, attach_us;
+    int64_t fence_us, fence_max_us, attach_us, registration_us;
     int64_t expected_downtime_us;
     uint64_t sent_bytes, wire_bytes, zero_pages, rounds, registrations, state_bytes, verified_chunks;
     double cpu_s;

@@ -95,6 +95,14 @@ static void fail_transport(RmSender *sender, int status)
     fail(sender, problem);
 }
 
+/* What was waited for since `begin_us`. */
+static void count_wait(RmSender *sender, int64_t begin_us)
+{
+    g_mutex_lock(&sender->lock);
+    sender->counts.registration_us += g_get_monotonic_time() - begin_us;
+    g_mutex_unlock(&sender->lock);
+}
+
 static void count(RmSender *sender, uint64_t bytes, uint64_t zero_pages, uint64_t registrations)
 {
     g_mutex_lock(&sender->lock);
@@ -203,6 +211,7 @@ static gboolean finish_ask(RmSender *sender, const Ask *asked, GError **error)
 /* Takes the answers to a batch's requests in. */
 static gboolean finish_asks(RmSender *sender, Batch *batch)
 {
+    int64_t begin = g_get_monotonic_time();
     for (guint i = 0; i < batch->asks->len; i++) {
         GError *problem = NULL;
         if (!finish_ask(sender, &g_array_index(batch->asks, Ask, i), &problem)) {
@@ -211,6 +220,7 @@ static gboolean finish_asks(RmSender *sender, Batch *batch)
         }
     }
     g_array_set_size(batch->asks, 0);
+    count_wait(sender, begin);
     return TRUE;
 }
 
@@ -327,7 +337,9 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     sender->stopping = g_cancellable_new();
     sender->states = g_ptr_array_new_with_free_func(rm_send_state_free);
     for (guint i = 0; i < params->blocks->len; i++)
-        g_ptr_array_add(sender->states, rm_send_state_new(params->blocks->pdata[i], TRUE));
+        g_ptr_array_add(sender->states,
+                        rm_send_state_new(params->blocks->pdata[i], TRUE,
+                                          params->watches != NULL ? params->watches->pdata[i] : NULL));
     sender->workers = g_new0(Worker, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         Worker *worker = &sender->workers[i];
@@ -378,7 +390,7 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
 {
     RmTx *tx = sender->params.tx;
     uint32_t index = sender->states->len;
-    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE));
+    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE, NULL));
     tx->ops->add_block(tx, block);
     int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
     if (status != 0)
@@ -409,6 +421,7 @@ gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GEr
                            GError **error)
 {
     GQueue asked = G_QUEUE_INIT;
+    int64_t begin = g_get_monotonic_time();
     gboolean ok = TRUE;
     for (uint32_t i = 0; ok && i < sender->states->len; i++) {
         RmSendState *state = sender->states->pdata[i];
@@ -430,6 +443,7 @@ gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GEr
     while (ok && asked.length > 0)
         ok = take_oldest(sender, &asked, error) && tick(data, error);
     g_queue_clear_full(&asked, g_free);
+    count_wait(sender, begin);
     return ok;
 }
 

@@ -17,6 +17,7 @@
 #include "common/bitmap.h"
 #include "control/channel.h"
 #include "control/message.h"
+#include "tracker/punch-watch.h"
 #include "transport/transport.h"
 
 typedef struct RmSender RmSender;
@@ -28,12 +29,14 @@ typedef struct {
     uint64_t chunk_size;
     unsigned channels;
     uint64_t max_bandwidth; /* bytes/s of payload over all channels; 0: none */
+    GPtrArray *watches;     /* RmPunchWatch*, one a block, borrowed; NULL if the guest punches no holes */
 } RmSenderParams;
 
 typedef struct {
-    uint64_t sent_bytes;    /* payload posted */
-    uint64_t zero_pages;    /* looked at and found zero */
-    uint64_t registrations; /* chunks that the far end was asked for */
+    uint64_t sent_bytes;     /* payload posted */
+    uint64_t zero_pages;     /* looked at and found zero */
+    uint64_t registrations;  /* chunks that the far end was asked for */
+    int64_t registration_us; /* that channels stood still for the answers, summed; --pin all: that it took */
 } RmSenderCounts;
 
 RmSender *rm_sender_new(const RmSenderParams *params);

@@ -12,6 +12,7 @@
 #include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "source/guard.h"
 #include "source/settle.h"
 
 #define QMP_TIMEOUT_MS 30000
@@ -65,6 +66,7 @@ void rm_session_free(RmSession *session)
         return;
     rm_session_end_data(session);
     rm_tracker_free(session->tracker);
+    g_clear_pointer(&session->watches, g_ptr_array_unref);
     end_control(session);
     rm_rounds_free(session);
     rm_hello_free(session->hello);
@@ -97,6 +99,12 @@ gboolean rm_session_check(RmSession *session, GError **error)
     /* The operator's wish first: what breaks on the way to fulfilling it is not the reason. */
     if (g_atomic_int_get(&session->operator_cancelled))
         return rm_fail(error, RM_REASON_CANCELLED, "cancelled by the operator");
+    if (g_atomic_int_get(&session->pause_exceeded))
+        return rm_fail(
+            error, RM_REASON_MAX_PAUSE,
+            "the guest was not handed over within %.1f s of its pause and runs on here; allow more "
+            "with --max-pause",
+            (double)session->options->max_pause_ms / 1000);
     return session->control == NULL || rm_control_error(session->control, error);
 }
 
@@ -133,9 +141,28 @@ static gboolean tick_attaching(gpointer data, GError **error)
     return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error);
 }
 
+/* A guest that may punch holes is read with care: see round.c. */
+static gboolean watch_punches(RmSession *session, GError **error)
+{
+    const char *device = session->guest->ops->puncher(session->guest);
+    if (device == NULL)
+        return TRUE;
+    g_message("%s can give RAM back to the host at any time: RAM is sent from copies, and what is given back "
+              "is watched",
+              device);
+    session->watches = g_ptr_array_new_with_free_func((GDestroyNotify)rm_punch_watch_free);
+    for (guint i = 0; i < session->blocks->len; i++) {
+        RmPunchWatch *watch = rm_punch_watch_new(session->blocks->pdata[i], error);
+        if (watch == NULL)
+            return FALSE;
+        g_ptr_array_add(session->watches, watch);
+    }
+    return TRUE;
+}
+
 static gboolean attach(RmSession *session, GError **error)
 {
-    if (!rm_negotiate_data(session, error))
+    if (!watch_punches(session, error) || !rm_negotiate_data(session, error))
         return FALSE;
     rm_rounds_init(session);
     if (session->options->pin_all && !rm_sender_pin_all(session->sender, tick_attaching, session, error))
@@ -160,7 +187,7 @@ static gboolean run_steps(RmSession *session, GError **error)
         return FALSE;
     if (session->options->dry_run)
         return TRUE;
-    if (!rm_record_start(session, error))
+    if (!rm_record_start(session, error) || !rm_guard_source_start(session, error))
         return FALSE;
     rm_session_set_state(session, RM_STATE_ATTACHING);
     if (!attach(session, error))
@@ -325,6 +352,7 @@ void rm_session_run(RmSession *session, RmResult *ret_result)
     } else {
         end_well(session, &result);
     }
+    rm_guardian_end(g_steal_pointer(&session->guardian)); /* after the last deed: until then it would do it */
     g_clear_error(&problem);
     char *where = rm_printable(result.where, DETAIL_MAX); /* a guest's name is its owner's choice */
     g_free(result.where);

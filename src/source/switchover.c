@@ -95,6 +95,7 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
     int64_t time = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
+    rm_pause_begin(session);
     if (!ops->stop(session->guest, error))
         return FALSE;
     metrics->stop_us = lap(&time);
@@ -222,6 +223,7 @@ static gboolean commit(RmSession *session, GError **error)
     json_object *message = rm_json_message(RM_MSG_COMMIT);
     rm_json_add_bool(message, "run", rm_record_runs(session));
     rm_session_set_state(session, RM_STATE_COMMITTED);
+    rm_pause_end(session);
     rm_fault_pause("switchover-commit");
     uint64_t id = rm_control_begin(session->control, message, &problem);
     if (id != 0 && hear_running(session, id, &problem))
@@ -275,5 +277,8 @@ gboolean rm_switchover_roll_back(RmSession *session, GError **error)
     if (!session->guest_touched)
         return TRUE;
     session->guest_touched = FALSE;
-    return session->guest->ops->resume(session->guest, session->was_running, error);
+    rm_pause_roll_back(session);
+    gboolean ok = session->guest->ops->resume(session->guest, session->was_running, error);
+    rm_pause_end(session);
+    return ok;
 }

@@ -74,7 +74,7 @@ static Link *find_link(const uint8_t token[RM_TOKEN_BYTES])
     Link *found = NULL;
     g_mutex_lock(&registry_lock);
     for (GSList *item = registry; item != NULL && found == NULL; item = item->next)
-        if (memcmp(((Link *)item->data)->token, token, RM_TOKEN_BYTES) == 0)
+        if (rm_token_equal(((Link *)item->data)->token, token))
             found = item->data;
     if (found != NULL)
         g_atomic_ref_count_inc(&found->references);

@@ -22,11 +22,11 @@
 #pragma once
 
 #include "memory/block.h"
+#include "transport/token.h"
 
 #include <gio/gio.h>
 #include <json-c/json.h>
 
-#define RM_TOKEN_BYTES 32 /* 256 bits from the kernel's random source, one per session */
 #define RM_CHANNELS_MAX 64
 #define RM_RUNS_MAX 256 /* runs in one post() */
 #define RM_POST_BYTES_MAX                                                                                    \
@@ -44,6 +44,22 @@ typedef struct {
     uint32_t key;
 } RmRegion;
 
+/* A number that the operator may have named; all zero: the default holds. */
+typedef struct {
+    gboolean given;
+    uint8_t value;
+} RmChoice;
+
+/* How the data channels' packets are marked and repeated. All zero: the defaults. */
+typedef struct {
+    RmChoice tos;         /* the IP header's TOS or traffic class byte; the DSCP is its upper six bits */
+    RmChoice retries;     /* rdma: of a packet that was not acknowledged, 0..RM_RETRIES_MAX; the source's */
+    RmChoice ack_timeout; /* rdma: exponent n of the wait for an acknowledgement, 4.096 us * 2^n, 1..31 */
+} RmPacketOptions;
+
+/* The field has room for 7, which rdma_rxe takes for "for ever": a dead link would never be told. */
+#define RM_RETRIES_MAX 6
+
 /* ---- source ---- */
 
 typedef struct RmTx RmTx;
@@ -58,6 +74,8 @@ typedef struct {
     const char *source_address; /* --data-source, or NULL */
     const char *device;         /* --rdma-device DEV[:PORT], or NULL: rdma_cm chooses */
     int gid_index;              /* --gid-index, or -1 */
+    RmPacketOptions packets;
+    gboolean serialise;  /* --serialise-chunks (rdma): a write waits for its chunk's earlier ones */
     gboolean copy;       /* the guest may punch holes: send copies, never through a registration of its RAM */
     unsigned timeout_ms; /* of connecting, and of a peer that takes nothing off the wire */
 } RmTxParams;
@@ -105,6 +123,7 @@ typedef struct {
     char *const *data_addresses; /* --data-address, NULL-terminated, or NULL */
     const char *device;          /* --rdma-device, or NULL */
     int gid_index;               /* --gid-index, or -1 */
+    RmPacketOptions packets;     /* the destination's own */
 } RmRxParams;
 
 typedef struct {

@@ -24,6 +24,7 @@ typedef struct FakeId {
     struct FakeId *peer; /* from the request on, until either is destroyed */
     gboolean listening, connected;
     unsigned reported, acknowledged;
+    int tos, ack_timeout, retries; /* -1: not set */
 } FakeId;
 
 typedef struct {
@@ -32,7 +33,8 @@ typedef struct {
     uint8_t data[56];
 } FakeEvent;
 
-static GPtrArray *listeners; /* lock: FakeId* */
+static GPtrArray *listeners;       /* lock: FakeId* */
+static FakeVerbsSettings settings; /* lock */
 
 static FakeId *fake_of(struct rdma_cm_id *id)
 {
@@ -130,6 +132,7 @@ static FakeId *id_new(struct rdma_event_channel *channel, enum rdma_port_space p
     FakeId *id = g_new0(FakeId, 1);
     id->id.channel = channel;
     id->id.ps = ps;
+    id->tos = id->ack_timeout = id->retries = -1;
     fake_fabric.counts.ids++;
     return id;
 }
@@ -204,9 +207,27 @@ int rdma_destroy_id(struct rdma_cm_id *base)
     return 0;
 }
 
-int rdma_set_option(struct rdma_cm_id *id, int level, int name, void *value, size_t length)
+int rdma_set_option(struct rdma_cm_id *base, int level, int name, void *value, size_t length)
 {
+    FakeId *id = fake_of(base);
+    if (fake_verbs_knobs.no_options || level != RDMA_OPTION_ID || length != 1) {
+        errno = ENOSYS;
+        return -1;
+    }
+    fake_verbs_lock();
+    if (id->listening || id->connected || (name == RDMA_OPTION_ID_TOS && id->id.verbs != NULL))
+        fake_violation("option %d was set when it had no effect any more", name);
+    *(name == RDMA_OPTION_ID_TOS ? &id->tos : &id->ack_timeout) = *(const uint8_t *)value;
+    fake_verbs_unlock();
     return 0;
+}
+
+FakeVerbsSettings fake_verbs_settings(void)
+{
+    fake_verbs_lock();
+    FakeVerbsSettings copy = settings;
+    fake_verbs_unlock();
+    return copy;
 }
 
 static socklen_t size_of(const struct sockaddr *address)
@@ -335,7 +356,9 @@ int rdma_connect(struct rdma_cm_id *base, struct rdma_conn_param *parameters)
     } else if (!fake_verbs_knobs.deaf) {
         FakeId *other = id_new(listener->id.channel, RDMA_PS_TCP);
         other->peer = id;
+        other->tos = listener->tos;
         id->peer = other;
+        id->retries = parameters->retry_count;
         bind_to_device(other);
         memcpy(&other->id.route.addr.dst_storage, &id->id.route.addr.dst_storage,
                sizeof(struct sockaddr_storage));
@@ -356,6 +379,8 @@ int rdma_accept(struct rdma_cm_id *base, struct rdma_conn_param *parameters)
     fake_verbs_lock();
     if (id->peer != NULL && id->peer->id.qp != NULL) {
         id->connected = id->peer->connected = TRUE;
+        settings = (FakeVerbsSettings){id->peer->retries, id->peer->tos, id->peer->ack_timeout, id->tos,
+                                       id->ack_timeout};
         fake_qp_connect(qp_of(id), qp_of(id->peer));
         push_event(id, id, RDMA_CM_EVENT_ESTABLISHED, 0);
         push_event(id->peer, id->peer, RDMA_CM_EVENT_ESTABLISHED, 0);

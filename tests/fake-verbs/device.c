@@ -33,7 +33,7 @@ void fake_verbs_reset(void)
                                         .max_msg_sz = 1u << 30};
     FakeVerbsCounts *counts = &fake_fabric.counts;
     counts->mrs_most = counts->mrs;
-    counts->in_flight_most = 0;
+    counts->in_flight_most = counts->chunk_most = 0;
     counts->writes = counts->sends = counts->longest = counts->longest_mr = counts->unsignalled = 0;
     g_array_set_size(fake_fabric.registered, 0);
     g_clear_pointer(&fake_fabric.violation, g_free);

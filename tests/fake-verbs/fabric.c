@@ -199,6 +199,18 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask, st
     return 0;
 }
 
+/* Writes into the chunk of `request`, itself among them. */
+static unsigned count_chunk(FakeQp *qp, const struct ibv_send_wr *request)
+{
+    uint64_t size = fake_verbs_knobs.chunk_size, n = 0;
+    for (GList *item = qp->sends.head; size != 0 && item != NULL; item = item->next) {
+        const FakeSend *send = item->data;
+        n += !send->completed && send->request.opcode == IBV_WR_RDMA_WRITE &&
+             send->request.wr.rdma.remote_addr / size == request->wr.rdma.remote_addr / size;
+    }
+    return request->opcode == IBV_WR_RDMA_WRITE ? (unsigned)n : 0;
+}
+
 int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *request, struct ibv_send_wr **bad)
 {
     FakeQp *qp = (FakeQp *)base;
@@ -219,6 +231,7 @@ int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *request, struct ibv_
         send->piece = request->sg_list[0];
         g_queue_push_tail(&qp->sends, send);
         qp->used++;
+        fake_fabric.counts.chunk_most = MAX(fake_fabric.counts.chunk_most, count_chunk(qp, request));
         fake_fabric.counts.in_flight_most = MAX(fake_fabric.counts.in_flight_most, qp->used);
         if (!(request->send_flags & IBV_SEND_SIGNALED))
             fake_fabric.counts.unsignalled++;

@@ -32,6 +32,8 @@ typedef struct {
     gboolean no_disconnects;   /* that a connection has ended reaches nobody */
     gboolean garble_sends;     /* what a SEND carries is not what was sent */
     gboolean keep_queue_pairs; /* destroying one fails */
+    gboolean no_options;       /* rdma_set_option() fails */
+    uint64_t chunk_size;       /* for chunk_most; 0: not looked at */
     unsigned fail_in;          /* the Nth request from now on fails with fail_status; 0: none */
     enum ibv_wc_status fail_status;
     unsigned register_fail_in; /* the Nth registration from now on fails with register_errno; 0: none */
@@ -43,11 +45,20 @@ typedef struct {
     unsigned contexts, ids, channels, pds, mrs, cqs, qps; /* alive */
     unsigned mrs_most;                                    /* at one time */
     unsigned in_flight_most;                              /* requests in one send queue */
-    uint64_t writes, sends;                               /* requests that have landed */
-    uint64_t longest;                                     /* bytes in one write */
+    unsigned chunk_most;    /* writes on one queue pair into one chunk that were not completed */
+    uint64_t writes, sends; /* requests that have landed */
+    uint64_t longest;       /* bytes in one write */
     uint64_t longest_mr;
     uint64_t unsignalled; /* requests posted that asked for no completion */
 } FakeVerbsCounts;
+
+/* What a connection was set to; -1: not set. */
+typedef struct {
+    int retries;          /* in the request */
+    int tos, ack_timeout; /* of who asked for it */
+    int listener_tos;     /* of who was asked, as is the next */
+    int accepted_ack_timeout;
+} FakeVerbsSettings;
 
 extern FakeVerbsKnobs fake_verbs_knobs;
 
@@ -56,6 +67,8 @@ void fake_verbs_reset(void);
 void fake_verbs_lock(void);
 void fake_verbs_unlock(void); /* lets the network look at the knobs again */
 FakeVerbsCounts fake_verbs_counts(void);
+/* Of the connection that was accepted last. */
+FakeVerbsSettings fake_verbs_settings(void);
 /* The first violation, NULL if there was none. */
 const char *fake_verbs_violation(void);
 /* Whether any byte of the range has been registered since the reset; if `access` is not 0, with one of these

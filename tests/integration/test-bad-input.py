@@ -24,6 +24,11 @@ class Clear(Case):
             self.assertIn(word, lines[0])
 
 
+# Options of either end, a value just beyond what they take, and how that is told.
+PACKETS = (("--tos", "256", "from 0 to 255"), ("--rdma-ack-timeout", "0", "from 1 to 31"),
+           ("--rdma-ack-timeout", "32", "from 1 to 31"))
+
+
 class CommandLine(Case):
     def check(self, command, status, *words):
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=30, env=self.env,
@@ -59,6 +64,8 @@ class CommandLine(Case):
                               ("--max-rounds", "x"), ("--timeout", "-1s"), ("--timeout", "x"), ("--on-timeout", "panic"),
                               ("--max-stall", "-1")):
             table.append(([*send, option, value], (option,)))
+        for option, value, limits in (*PACKETS, ("--rdma-retries", "7", "from 0 to 6")):
+            table.append(([*send, option, value], (option, limits)))
         for command, words in table:
             with self.subTest(command=command[1:]):
                 self.check(command, USAGE, *words)
@@ -69,7 +76,9 @@ class CommandLine(Case):
                 (["--listen", "127.0.0.1:99999", "--qmp", "/x"], ("--listen",)),
                 (["--listen", "127.0.0.1:x", "--qmp", "/x"], ("--listen",)),
                 (["--listen", f"0.0.0.0:{free_port()}", "--qmp", "/x"], ("--insecure",)),
-                (["--listen", "127.0.0.1:0x10", "--qmp", "/x", "left-over"], ())):
+                (["--listen", "127.0.0.1:0x10", "--qmp", "/x", "left-over"], ()),
+                (["--listen", "--qmp", "/x", "--rdma-retries", "1"], ("--rdma-retries",)),
+                *((["--listen", "--qmp", "/x", option, value], (option, limits)) for option, value, limits in PACKETS)):
             with self.subTest(options=options):
                 self.check([RDMAMIGD, *options], USAGE, *words)
 
@@ -211,10 +220,6 @@ class Refused(Clear):
         source, target = self.guest("source"), self.guest("target", True)
         with open(source.rams[0].path, "r+b") as file, mmap.mmap(file.fileno(), 0):
             self.move(source, target, Daemon(self, "--qmp", target.path), "--allow-untracked-writers")
-
-    def test_balloon(self):
-        extra = ["-device", "virtio-balloon-pci"]
-        self.check(self.guest("source", extra=extra), self.guest("target", True, extra=extra), "balloon", "balloon")
 
     def test_blocked_by_a_device(self):
         extra = ["-device", "nvme,serial=1,drive=n", "-drive", f"if=none,id=n,file={self.zeroes()},format=raw,read-only=on,file.locking=off"]

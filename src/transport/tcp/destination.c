@@ -50,6 +50,7 @@ struct Destination {
     uint64_t chunk_size;
     unsigned n_channels;
     unsigned timeout_ms;
+    RmChoice tos;
     Channel *channels;
 
     GMutex lock;
@@ -88,6 +89,7 @@ static gboolean destination_start(RmRx *rx, const RmRxParams *params, GError **e
     destination->blocks = rm_block_table_new(params->blocks);
     destination->chunk_size = params->chunk_size;
     destination->timeout_ms = params->timeout_ms;
+    destination->tos = params->packets.tos;
     destination->channels = g_new0(Channel, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         destination->channels[i].destination = destination;
@@ -225,7 +227,7 @@ static gboolean adopt_locked(Destination *destination, GSocketConnection *connec
         return rm_fail(error, RM_REASON_PROTOCOL, "data channel %u came twice", index);
 
     int fd = g_socket_get_fd(g_socket_connection_get_socket(connection));
-    int code = rm_tcp_tune(fd, destination->timeout_ms);
+    int code = rm_tcp_tune(fd, destination->timeout_ms, destination->tos);
     if (code < 0)
         return rm_set_errno(error, RM_REASON_INTERNAL, -code, "data channel %u: cannot set socket options",
                             index);

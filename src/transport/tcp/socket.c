@@ -19,7 +19,19 @@ static int set(int fd, int level, int option, int value)
     return setsockopt(fd, level, option, &value, sizeof value) < 0 ? -errno : 0;
 }
 
-int rm_tcp_tune(int fd, unsigned timeout_ms)
+/* An IPv6 socket may have an IPv4 peer; what is not its peer's family has no effect. The kernel keeps the two
+ * lowest bits, which are not the DSCP's but ECN's. */
+static int mark(int fd, uint8_t tos)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0)
+        return -errno;
+    int result = address.ss_family == AF_INET6 ? set(fd, IPPROTO_IPV6, IPV6_TCLASS, tos) : 0;
+    return result == 0 ? set(fd, IPPROTO_IP, IP_TOS, tos) : result;
+}
+
+int rm_tcp_tune(int fd, unsigned timeout_ms, RmChoice tos)
 {
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
@@ -36,6 +48,8 @@ int rm_tcp_tune(int fd, unsigned timeout_ms)
         result = set(fd, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
     if (result == 0)
         result = set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    if (result == 0 && tos.given)
+        result = mark(fd, tos.value);
     return result;
 }
 

@@ -2,13 +2,14 @@
 /* The plain-socket part of the tcp transport: blocking, scattered, complete. */
 #pragma once
 
-#include <glib.h>
+#include "transport/transport.h"
+
 #include <stdint.h>
 #include <sys/uio.h>
 
-/* Makes `fd` a data channel: blocking, no delay, and a peer that vanishes or takes nothing for timeout_ms
- * ends it. 0 or a negative errno. */
-int rm_tcp_tune(int fd, unsigned timeout_ms);
+/* Makes `fd` a data channel: blocking, no delay, packets marked as chosen, and a peer that vanishes or takes
+ * nothing for timeout_ms ends it. 0 or a negative errno. */
+int rm_tcp_tune(int fd, unsigned timeout_ms, RmChoice tos);
 
 /* Sends all of `iov` (which it uses up). `sent` is increased atomically as bytes go. 0 or a negative errno.
  */

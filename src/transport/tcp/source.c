@@ -11,12 +11,14 @@
  * another one must hear of it.
  *
  * sendmsg() has copied the bytes when it returns, so a page may be sent, changed and tracked as dirty again
- * at any time; end_round() has nothing to wait for.
+ * at any time; end_round() has nothing to wait for. A guest that punches holes is sent through a buffer all
+ * the same: sendmsg() would read through the mapping, and so put back the pages that the guest has just given
+ * away.
  */
 #include "transport/tcp/source.h"
 
 #include "common/autoptr.h"
-#include "control/json.h"
+#include "transport/address.h"
 #include "transport/failure.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
@@ -32,6 +34,7 @@ typedef struct {
 
     /* The sender thread's own. */
     uint32_t next_round;
+    uint8_t *copies; /* RM_POST_BYTES_MAX; NULL if RAM is sent from its mapping */
     struct {
         RmTcpHeader header;
         RmRun runs[RM_RUNS_MAX];
@@ -92,28 +95,6 @@ static RmReason reason_of(const GError *problem)
     return RM_REASON_PEER_UNREACHABLE;
 }
 
-/* The destination's {"host", "port"}; without "host", the control channel's. */
-static GSocketConnectable *parse_address(const RmTxParams *params, GError **error)
-{
-    const char *host = params->host;
-    uint64_t port = 0;
-    if (params->address == NULL) {
-        rm_fail(error, RM_REASON_PROTOCOL, "the destination offered no address for data connections");
-        return NULL;
-    }
-    if (!rm_json_string_opt(params->address, "host", &host, error) ||
-        !rm_json_uint(params->address, "port", &port, error))
-        return NULL;
-    if (host == NULL || *host == '\0' || port == 0 || port > G_MAXUINT16) {
-        rm_fail(error, RM_REASON_PROTOCOL,
-                "the destination offered an impossible address for data connections: %s",
-                json_object_to_json_string(params->address));
-        return NULL;
-    }
-    /* Parses numeric addresses too, and keeps the scope of a link-local one. */
-    return g_network_address_new(host, (guint16)port);
-}
-
 static GSocketClient *new_client(const RmTxParams *params, GError **error)
 {
     g_autoptr(GSocketClient) client = g_socket_client_new();
@@ -121,15 +102,11 @@ static GSocketClient *new_client(const RmTxParams *params, GError **error)
     /* RAM goes where the operator said, not to a proxy that happens to be in the environment. */
     g_socket_client_set_enable_proxy(client, FALSE);
     g_socket_client_set_timeout(client, (params->timeout_ms + 999) / 1000); /* of each address */
-    if (params->source_address != NULL) {
-        g_autoptr(GSocketAddress) local = g_inet_socket_address_new_from_string(params->source_address, 0);
-        if (local == NULL) {
-            rm_fail(error, RM_REASON_USAGE, "--data-source %s: not a numeric IP address of this host",
-                    params->source_address);
-            return NULL;
-        }
+    g_autoptr(GSocketAddress) local = NULL;
+    if (!rm_address_source(params, &local, error))
+        return NULL;
+    if (local != NULL)
         g_socket_client_set_local_address(client, local);
-    }
     return g_steal_pointer(&client);
 }
 
@@ -178,7 +155,7 @@ static gboolean connect_channel(Source *source, const RmTxParams *params, GSocke
     GSocket *socket = g_socket_connection_get_socket(connection);
     if (!introduce(source, socket, params, index, error))
         return FALSE;
-    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms);
+    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms, params->packets.tos);
     if (result < 0)
         return rm_set_errno(error, RM_REASON_INTERNAL, -result, "data channel %u: cannot set socket options",
                             index);
@@ -190,6 +167,7 @@ static gboolean connect_channel(Source *source, const RmTxParams *params, GSocke
         channel->fd = g_socket_get_fd(socket);
         channel->connection = g_steal_pointer(&connection);
         channel->next_round = 1;
+        channel->copies = params->copy ? g_malloc(RM_POST_BYTES_MAX) : NULL;
     }
     g_mutex_unlock(&source->lock);
     return aborted ? rm_failure_get(&source->failure, error) : TRUE;
@@ -213,7 +191,7 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     source->channels = g_new0(Channel, params->channels);
     g_mutex_unlock(&source->lock);
 
-    g_autoptr(GSocketConnectable) address = parse_address(params, error);
+    g_autoptr(GSocketConnectable) address = rm_address_target(params, error);
     g_autoptr(GSocketClient) client = address != NULL ? new_client(params, error) : NULL;
     if (client == NULL)
         return FALSE;
@@ -283,6 +261,26 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
     return &source->channels[index];
 }
 
+/* Fills the vector behind the frame's part. Returns the number of pieces or a negative errno. */
+static int gather(Channel *channel, const RmBlock *block, const RmRun *runs, unsigned n)
+{
+    uint64_t done = 0;
+    for (unsigned i = 0; i < n; i++) {
+        channel->frame.runs[i] = runs[i];
+        channel->iov[i + 1] = (struct iovec){block->map + runs[i].offset, runs[i].length};
+        if (channel->copies == NULL)
+            continue;
+        int code = rm_block_read(block, runs[i].offset, channel->copies + done, runs[i].length);
+        if (code < 0)
+            return code;
+        done += runs[i].length;
+    }
+    if (channel->copies == NULL)
+        return (int)n;
+    channel->iov[1] = (struct iovec){channel->copies, done};
+    return 1;
+}
+
 static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmRun *runs, unsigned n)
 {
     Source *source = source_of(tx);
@@ -291,29 +289,20 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmR
     if (channel == NULL)
         return code;
 
-    /* The same checks that the far side makes: a mistake of ours is found where it was made. */
     RmTcpHeader *header = &channel->frame.header;
     RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
-    *header = (RmTcpHeader){.op = RM_TCP_OP_WRITE, .block = block_index, .n = n};
-    uint64_t total = 0;
-    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
-        total += runs[i].length;
-    header->total = (uint32_t)MIN(total, G_MAXUINT32);
-    const char *problem = rm_tcp_header_check(header, &limits);
-    if (problem == NULL)
-        problem = rm_tcp_runs_check(header, runs, &limits);
+    const char *problem = rm_tcp_post_check(block_index, runs, n, &limits, header);
     if (problem != NULL)
         return misuse(source, index, problem);
 
     const RmBlock *block = rm_block_table_get(source->blocks, block_index);
-    for (unsigned i = 0; i < n; i++) {
-        channel->frame.runs[i] = runs[i];
-        channel->iov[i + 1] = (struct iovec){block->map + runs[i].offset, runs[i].length};
-    }
+    int pieces = gather(channel, block, runs, n);
+    if (pieces < 0)
+        return channel_failed(source, index, block, pieces);
     rm_tcp_header_swap(header);
     rm_tcp_runs_swap(channel->frame.runs, n);
     channel->iov[0] = (struct iovec){&channel->frame, sizeof *header + n * sizeof(RmRun)};
-    code = rm_tcp_send(channel->fd, channel->iov, n + 1, &source->wire_bytes);
+    code = rm_tcp_send(channel->fd, channel->iov, (unsigned)pieces + 1, &source->wire_bytes);
     return code < 0 ? channel_failed(source, index, block, code) : 0;
 }
 
@@ -352,8 +341,10 @@ static void source_free(RmTx *tx)
 {
     Source *source = source_of(tx);
     shut_down(source);
-    for (unsigned i = 0; source->channels != NULL && i < source->n_channels; i++)
+    for (unsigned i = 0; source->channels != NULL && i < source->n_channels; i++) {
         g_clear_object(&source->channels[i].connection);
+        g_free(source->channels[i].copies);
+    }
     g_free(source->channels);
     rm_block_table_free(source->blocks);
     g_object_unref(source->cancellable);

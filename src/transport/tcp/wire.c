@@ -64,14 +64,6 @@ gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancella
     return TRUE;
 }
 
-gboolean rm_tcp_token_equal(const uint8_t a[RM_TOKEN_BYTES], const uint8_t b[RM_TOKEN_BYTES])
-{
-    volatile uint8_t difference = 0; /* volatile: keeps the compiler from leaving the loop early */
-    for (unsigned i = 0; i < RM_TOKEN_BYTES; i++)
-        difference |= a[i] ^ b[i];
-    return difference == 0;
-}
-
 void rm_tcp_header_swap(RmTcpHeader *header)
 {
     header->op = GUINT32_FROM_LE(header->op);
@@ -136,4 +128,16 @@ const char *rm_tcp_runs_check(const RmTcpHeader *header, const RmRun *runs, cons
     if (rm_chunk_channel(header->block, chunk, limits->channels) != limits->channel)
         return "chunk of another channel";
     return NULL;
+}
+
+const char *rm_tcp_post_check(uint32_t block, const RmRun *runs, unsigned n, const RmTcpLimits *limits,
+                              RmTcpHeader *ret_header)
+{
+    uint64_t total = 0;
+    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
+        total += runs[i].length;
+    *ret_header = (RmTcpHeader){
+        .op = RM_TCP_OP_WRITE, .block = block, .n = n, .total = (uint32_t)MIN(total, G_MAXUINT32)};
+    const char *problem = rm_tcp_header_check(ret_header, limits);
+    return problem != NULL ? problem : rm_tcp_runs_check(ret_header, runs, limits);
 }

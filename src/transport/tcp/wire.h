@@ -36,9 +36,6 @@ gboolean rm_tcp_preamble_parse(const uint8_t bytes[RM_TCP_PREAMBLE_BYTES], RmTcp
 gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancellable *cancellable,
                                  RmTcpPreamble *ret_preamble, GError **error);
 
-/* Compares in a time that does not depend on where the tokens differ. */
-gboolean rm_tcp_token_equal(const uint8_t a[RM_TOKEN_BYTES], const uint8_t b[RM_TOKEN_BYTES]);
-
 typedef enum {
     RM_TCP_OP_WRITE = 0x52574d52,     /* "RMWR": n runs of one chunk of `block`, `total` bytes in all */
     RM_TCP_OP_ROUND_END = 0x45524d52, /* "RMRE": round `round` is complete on this channel; the rest is 0 */
@@ -73,3 +70,8 @@ typedef struct {
  */
 const char *rm_tcp_header_check(const RmTcpHeader *header, const RmTcpLimits *limits);
 const char *rm_tcp_runs_check(const RmTcpHeader *header, const RmRun *runs, const RmTcpLimits *limits);
+
+/* The header of a write that this end is going to post, checked, with its runs, as the far end would: a
+ * mistake of ours is found where it was made. On either transport. */
+const char *rm_tcp_post_check(uint32_t block, const RmRun *runs, unsigned n, const RmTcpLimits *limits,
+                              RmTcpHeader *ret_header);

@@ -2,8 +2,9 @@
 /* Connecting, step by step. */
 #include "transport/verbs/connect.h"
 
-#include "control/json.h"
+#include "transport/address.h"
 #include "transport/tcp/wire.h"
+#include "transport/verbs/packets.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,7 +12,7 @@
 
 /* Work requests in flight: enough of one page each to fill 100 Gbit/s over 80 microseconds. */
 #define SEND_WISH 256u
-#define RETRIES 6u /* of 0 to 7; rdma_rxe takes 7 for "for ever" */
+#define RETRIES_DEFAULT RM_RETRIES_MAX
 /* IBTA vol. 1, table 107 (reasons of a REJ). */
 #define REJECTED_NO_LISTENER 8
 #define REJECTED_BY_CONSUMER 28
@@ -22,6 +23,7 @@ typedef struct {
     unsigned index;
     const char *where;
     gint64 deadline_us;
+    RmPacketOptions packets;
     struct rdma_cm_id *id;
 } Attempt;
 
@@ -132,22 +134,28 @@ static gboolean step_failed(const Attempt *attempt, const char *what, GError **e
         attempt->index, what, attempt->where);
 }
 
-/* The card gives up on a packet after RETRIES of these; some wait up to four times as long. Half the time-out
- * leaves room for it to be the one that tells, for it knows more than a clock. */
-static uint8_t ack_timeout(unsigned timeout_ms)
+/* The operator's wish, completed by our own choice. The card gives up on a packet after one time-out and one
+ * more for each retry; some wait up to four times as long. Half of ours leaves room for it to be the one that
+ * tells, for it knows more than a clock. */
+static RmPacketOptions complete(const RmTxParams *params)
 {
-    uint64_t each_us = (uint64_t)timeout_ms * 1000 / 2 / (RETRIES + 1);
+    RmPacketOptions packets = params->packets;
+    if (!packets.retries.given)
+        packets.retries = (RmChoice){TRUE, RETRIES_DEFAULT};
+    if (packets.ack_timeout.given)
+        return packets;
+    uint64_t each_us = (uint64_t)params->timeout_ms * 1000 / 2 / (packets.retries.value + 1u);
     uint8_t exponent = 8; /* 1 ms: less is asking for false alarms */
-    while (exponent < 20 && (UINT64_C(4096) << (exponent + 1)) / 1000 <= each_us) /* 4.096 us * 2^exponent */
+    while (exponent < 20 && rm_verbs_ack_timeout_us(exponent + 1) <= each_us)
         exponent++;
-    return exponent;
+    packets.ack_timeout.value = exponent;
+    return packets;
 }
 
 static gboolean resolve(Attempt *attempt, GSocketAddress *from, GSocketAddress *to, GError **error)
 {
     RmVerbsConnector *connector = attempt->connector;
     struct sockaddr_storage source = {0}, target = {0};
-    uint8_t timeout = ack_timeout(connector->params->timeout_ms);
     if (!g_socket_address_to_native(to, &target, sizeof target, error) ||
         (from != NULL && !g_socket_address_to_native(from, &source, sizeof source, error)))
         return FALSE;
@@ -159,10 +167,7 @@ static gboolean resolve(Attempt *attempt, GSocketAddress *from, GSocketAddress *
                        attempt->index, attempt->where);
     if (rdma_create_id(connector->channel, &attempt->id, NULL, RDMA_PS_TCP) != 0)
         return step_failed(attempt, "make a connection to", error);
-    if (rdma_set_option(attempt->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout) !=
-        0)
-        g_debug("the ACK time-out stays as the system has it: %s",
-                g_strerror(errno)); /* before Linux 5.2, or iWARP */
+    rm_verbs_packets_set(attempt->id, &attempt->packets);
     if (rdma_resolve_addr(attempt->id, from != NULL ? (struct sockaddr *)&source : NULL,
                           (struct sockaddr *)&target, left_ms(attempt)) != 0)
         return step_failed(attempt, "find a way to", error);
@@ -186,7 +191,7 @@ static gboolean introduce(Attempt *attempt, GError **error)
         .private_data = bytes,
         .private_data_len = sizeof bytes,
         .flow_control = 1,
-        .retry_count = RETRIES,
+        .retry_count = attempt->packets.retries.value,
         .rnr_retry_count = 7,
     };
     if (rdma_connect(attempt->id, &parameters) != 0)
@@ -208,9 +213,9 @@ static gboolean try_address(RmVerbsConnector *connector, unsigned index, GSocket
                             GSocketAddress *to, RmVerbsQp *qp, RmVerbsPath *ret_path, GError **error)
 {
     g_autofree char *where = g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(to));
+    gint64 allowed_us = (gint64)connector->params->timeout_ms * G_TIME_SPAN_MILLISECOND;
     Attempt attempt = {
-        connector, index, where,
-        g_get_monotonic_time() + (gint64)connector->params->timeout_ms * G_TIME_SPAN_MILLISECOND, NULL};
+        connector, index, where, g_get_monotonic_time() + allowed_us, complete(connector->params), NULL};
     *qp = (RmVerbsQp){0};
     if (!resolve(&attempt, from, to, error)) {
         if (attempt.id != NULL)
@@ -220,6 +225,7 @@ static gboolean try_address(RmVerbsConnector *connector, unsigned index, GSocket
     gboolean ok = rm_verbs_qp_create(qp, attempt.id, SEND_WISH, 0, error) && introduce(&attempt, error);
     if (ok) {
         rm_verbs_path_query(qp->id, ret_path);
+        rm_verbs_packets_tell(index, &attempt.packets);
         ok = check_gid(connector, ret_path, error);
         if (!ok)
             rm_verbs_path_clear(ret_path);
@@ -231,44 +237,19 @@ static gboolean try_address(RmVerbsConnector *connector, unsigned index, GSocket
 
 /* ---- addresses ---- */
 
-/* The destination's {"host", "port"}; without "host", the control channel's. */
-static GSocketConnectable *parse_address(const RmTxParams *params, GError **error)
-{
-    const char *host = params->host;
-    uint64_t port = 0;
-    if (params->address == NULL) {
-        rm_fail(error, RM_REASON_PROTOCOL, "the destination offered no address for data connections");
-        return NULL;
-    }
-    if (!rm_json_string_opt(params->address, "host", &host, error) ||
-        !rm_json_uint(params->address, "port", &port, error))
-        return NULL;
-    if (host == NULL || *host == '\0' || port == 0 || port > G_MAXUINT16) {
-        rm_fail(error, RM_REASON_PROTOCOL,
-                "the destination offered an impossible address for data connections: %s",
-                json_object_to_json_string(params->address));
-        return NULL;
-    }
-    /* Parses numeric addresses too, and keeps the scope of a link-local one. */
-    return g_network_address_new(host, (guint16)port);
-}
-
 /* --data-source, else the address of the wished-for device; NULL: rdma_cm's choice. */
 static gboolean local_address(const RmVerbsConnector *connector, GSocketAddress **ret_address, GError **error)
 {
-    const char *text = connector->params->source_address;
-    if (text == NULL)
-        return rm_verbs_wish_address(&connector->wish, ret_address, error);
-    *ret_address = g_inet_socket_address_new_from_string(text, 0);
-    return *ret_address != NULL ||
-           rm_fail(error, RM_REASON_USAGE, "--data-source %s: not a numeric IP address of this host", text);
+    if (!rm_address_source(connector->params, ret_address, error))
+        return FALSE;
+    return *ret_address != NULL || rm_verbs_wish_address(&connector->wish, ret_address, error);
 }
 
 gboolean rm_verbs_connect(RmVerbsConnector *connector, unsigned index, RmVerbsQp *qp, RmVerbsPath *ret_path,
                           GError **error)
 {
     g_autoptr(GSocketAddress) from = NULL;
-    g_autoptr(GSocketConnectable) target = parse_address(connector->params, error);
+    g_autoptr(GSocketConnectable) target = rm_address_target(connector->params, error);
     if (target == NULL || !local_address(connector, &from, error))
         return FALSE;
     g_autoptr(GSocketAddressEnumerator) addresses = g_socket_connectable_enumerate(target);

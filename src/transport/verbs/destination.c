@@ -23,6 +23,7 @@
 #include "transport/block-table.h"
 #include "transport/verbs/listener.h"
 #include "transport/verbs/mark.h"
+#include "transport/verbs/packets.h"
 #include "transport/verbs/qp.h"
 #include "transport/verbs/target.h"
 
@@ -65,6 +66,7 @@ struct Destination {
     /* Immutable once started. */
     RmVerbsListener *listener; /* NULL again once stopped */
     RmVerbsWish wish;
+    RmPacketOptions packets;
     RmBlockTable *blocks;    /* grows by add_block() */
     RmVerbsTarget **targets; /* by block; as blocks */
     uint64_t chunk_size;
@@ -217,7 +219,7 @@ static void *reaper(void *data)
 /* All receives are there before the source may send: a SEND never finds the receiver not ready. */
 static gboolean connect_channel(Channel *channel, struct rdma_cm_id *id, GError **error)
 {
-    struct rdma_conn_param accept = {.rnr_retry_count = 7, .retry_count = 6 /* as the source */};
+    struct rdma_conn_param accept = {.rnr_retry_count = 7}; /* packets.h says why no more */
     if (!rm_verbs_qp_create(&channel->qp, id, 1, RECEIVES, error))
         return FALSE;
     for (unsigned i = 0; i < RECEIVES; i++) {
@@ -226,6 +228,7 @@ static gboolean connect_channel(Channel *channel, struct rdma_cm_id *id, GError 
             return rm_set_errno(error, RM_REASON_TRANSPORT, -code, "data channel %u: cannot post a receive",
                                 channel->index);
     }
+    rm_verbs_packets_set(id, &(RmPacketOptions){.ack_timeout = channel->destination->packets.ack_timeout});
     /* No reads or atomics: neither end has any use for them. */
     if (rdma_accept(id, &accept) != 0)
         return rm_set_errno(error, RM_REASON_TRANSPORT, errno,
@@ -266,6 +269,7 @@ static gboolean take_locked(Destination *destination, struct rdma_cm_id *id, uns
     rm_verbs_path_query(id, &path);
     g_message("data channel %u: %s", index, path.text);
     rm_verbs_path_clear(&path);
+    rm_verbs_packets_tell(index, &destination->packets);
     channel->taken = TRUE;
     return TRUE;
 }
@@ -334,7 +338,8 @@ static gboolean join_listener(Destination *destination, const RmRxParams *params
         only[0] = text;
         addresses = only;
     }
-    destination->listener = rm_verbs_listener_join(params->port, addresses, &destination->acceptor, error);
+    destination->listener =
+        rm_verbs_listener_join(params->port, addresses, params->packets.tos, &destination->acceptor, error);
     return destination->listener != NULL;
 }
 
@@ -348,6 +353,7 @@ static gboolean destination_start(RmRx *rx, const RmRxParams *params, GError **e
     destination->acceptor.left = acceptor_left;
     destination->blocks = rm_block_table_new(params->blocks);
     destination->chunk_size = params->chunk_size;
+    destination->packets = params->packets;
     destination->targets = g_new0(RmVerbsTarget *, destination->blocks->capacity);
     for (guint i = 0; i < params->blocks->len; i++)
         destination->targets[i] = rm_verbs_target_new(params->blocks->pdata[i], params->chunk_size);

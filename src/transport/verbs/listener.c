@@ -12,13 +12,11 @@
 
 #include "common/reason.h"
 #include "transport/tcp/wire.h"
+#include "transport/verbs/events.h"
+#include "transport/verbs/packets.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define BACKLOG 64
 
@@ -29,10 +27,9 @@ struct RmVerbsListener {
     uint16_t wished_port, port;
     char **addresses; /* never NULL */
     const char *host;
-    struct rdma_event_channel *channel;
+    RmChoice tos;
+    RmVerbsEvents events;
     GPtrArray *ids; /* struct rdma_cm_id*, listening */
-    int quit_fd;
-    GThread *thread;
 
     GMutex lock;
     GSList *acceptors; /* lock; RmVerbsAcceptor*, borrowed */
@@ -60,7 +57,7 @@ static gboolean take(RmVerbsListener *listener, struct rdma_cm_id *id, const RmT
     RmVerbsAcceptor *found = NULL;
     for (GSList *item = listener->acceptors; item != NULL; item = item->next) {
         RmVerbsAcceptor *acceptor = item->data;
-        if (rm_tcp_token_equal(acceptor->token, preamble->token))
+        if (rm_token_equal(acceptor->token, preamble->token))
             found = acceptor;
     }
     if (found == NULL)
@@ -99,19 +96,16 @@ static void handle_left(RmVerbsListener *listener, struct rdma_cm_id *id)
     g_mutex_unlock(&listener->lock);
 }
 
-/* FALSE when there is none left. */
-static gboolean handle_event(RmVerbsListener *listener)
+static void handle_event(void *data, struct rdma_cm_event *event)
 {
-    struct rdma_cm_event *event;
-    if (rdma_get_cm_event(listener->channel, &event) != 0)
-        return FALSE;
+    RmVerbsListener *listener = data;
     struct rdma_cm_id *id = event->id;
     enum rdma_cm_event_type type = event->event;
-    uint8_t data[RM_TCP_PREAMBLE_BYTES] = {0};
+    uint8_t preamble[RM_TCP_PREAMBLE_BYTES] = {0};
     unsigned length = 0;
     if (type == RDMA_CM_EVENT_CONNECT_REQUEST && event->param.conn.private_data != NULL) {
         length = event->param.conn.private_data_len;
-        memcpy(data, event->param.conn.private_data, MIN(length, sizeof data));
+        memcpy(preamble, event->param.conn.private_data, MIN(length, sizeof preamble));
     }
     g_debug("rdma_cm: %s, status %d", rdma_event_str(type), event->status);
     /* From here on `id` may be destroyed by its session, unless it is a new one: it is compared, not
@@ -119,7 +113,7 @@ static gboolean handle_event(RmVerbsListener *listener)
     rdma_ack_cm_event(event);
     switch (type) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
-        handle_request(listener, id, data, length);
+        handle_request(listener, id, preamble, length);
         break;
     case RDMA_CM_EVENT_CONNECT_ERROR:
     case RDMA_CM_EVENT_UNREACHABLE:
@@ -131,39 +125,17 @@ static gboolean handle_event(RmVerbsListener *listener)
     default:
         break;
     }
-    return TRUE;
-}
-
-static void *event_thread(void *data)
-{
-    RmVerbsListener *listener = data;
-    struct pollfd fds[] = {{.fd = listener->channel->fd, .events = POLLIN},
-                           {.fd = listener->quit_fd, .events = POLLIN}};
-    while (fds[1].revents == 0) {
-        if (poll(fds, G_N_ELEMENTS(fds), -1) < 0)
-            fds[0].revents = fds[1].revents = 0; /* EINTR; nothing else can be wrong with these two */
-        while (fds[0].revents != 0 && handle_event(listener))
-            ;
-    }
-    return NULL;
 }
 
 /* ---- making one ---- */
 
 static void listener_free(RmVerbsListener *listener)
 {
-    if (listener->thread != NULL) {
-        uint64_t one = 1;
-        (void)!write(listener->quit_fd, &one, sizeof one);
-        g_thread_join(listener->thread);
-    }
+    rm_verbs_events_stop(&listener->events);
     for (guint i = 0; i < listener->ids->len; i++)
         rdma_destroy_id(listener->ids->pdata[i]);
     g_ptr_array_unref(listener->ids);
-    if (listener->channel != NULL)
-        rdma_destroy_event_channel(listener->channel);
-    if (listener->quit_fd >= 0)
-        close(listener->quit_fd);
+    rm_verbs_events_close(&listener->events);
     g_strfreev(listener->addresses);
     g_mutex_clear(&listener->lock);
     g_free(listener);
@@ -173,8 +145,9 @@ static void listener_free(RmVerbsListener *listener)
 static int listen_at(RmVerbsListener *listener, struct sockaddr *address)
 {
     struct rdma_cm_id *id;
-    if (rdma_create_id(listener->channel, &id, NULL, RDMA_PS_TCP) != 0)
+    if (rdma_create_id(listener->events.channel, &id, NULL, RDMA_PS_TCP) != 0)
         return -errno;
+    rm_verbs_packets_set(id, &(RmPacketOptions){.tos = listener->tos});
     if (rdma_bind_addr(id, address) != 0 || rdma_listen(id, BACKLOG) != 0) {
         int code = -errno;
         rdma_destroy_id(id);
@@ -231,25 +204,17 @@ static gboolean start_listening(RmVerbsListener *listener, GError **error)
     return listener->ids->len > 0 || listen_all_failed(listener, last, all, error);
 }
 
-static RmVerbsListener *listener_new(uint16_t port, char *const *addresses, GError **error)
+static RmVerbsListener *listener_new(uint16_t port, char *const *addresses, RmChoice tos, GError **error)
 {
     static const char *const none[] = {NULL};
     RmVerbsListener *listener = g_new0(RmVerbsListener, 1);
     listener->wished_port = listener->port = port;
     listener->addresses = g_strdupv(addresses != NULL ? (char **)addresses : (char **)none);
+    listener->tos = tos;
     listener->ids = g_ptr_array_new();
     g_mutex_init(&listener->lock);
-    listener->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    listener->channel = rdma_create_event_channel();
-    gboolean ok = FALSE;
-    if (listener->channel == NULL || listener->quit_fd < 0 ||
-        fcntl(listener->channel->fd, F_SETFL, fcntl(listener->channel->fd, F_GETFL) | O_NONBLOCK) < 0)
-        rm_set_errno(error, RM_REASON_TRANSPORT_UNAVAILABLE, errno, "rdma_cm cannot be used");
-    else
-        ok = start_listening(listener, error);
-    if (ok)
-        listener->thread = g_thread_try_new("rm-rdma-cm", event_thread, listener, error);
-    if (listener->thread != NULL)
+    if (rm_verbs_events_open(&listener->events, error) && start_listening(listener, error) &&
+        rm_verbs_events_start(&listener->events, handle_event, listener, error))
         return listener;
     listener_free(listener);
     return NULL;
@@ -269,13 +234,13 @@ static RmVerbsListener *find_locked(uint16_t port, char *const *addresses)
     return NULL;
 }
 
-RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmVerbsAcceptor *acceptor,
-                                        GError **error)
+RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmChoice tos,
+                                        RmVerbsAcceptor *acceptor, GError **error)
 {
     g_mutex_lock(&registry_lock);
     RmVerbsListener *listener = find_locked(port, addresses);
     if (listener == NULL) {
-        listener = listener_new(port, addresses, error);
+        listener = listener_new(port, addresses, tos, error);
         if (listener != NULL)
             registry = g_slist_prepend(registry, listener);
     }

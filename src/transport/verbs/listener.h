@@ -29,10 +29,10 @@ struct RmVerbsAcceptor {
 };
 
 /* Listens at `port` (0: one of rdma_cm's choice) of the addresses, or of all if there are none, and lets the
- * acceptor take connections. A listener that is there already is shared. Addresses that no RDMA device has
- * are passed over. */
-RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmVerbsAcceptor *acceptor,
-                                        GError **error);
+ * acceptor take connections. A listener that is there already is shared (`packets` are the daemon's, and so
+ * alike). Addresses that no RDMA device has are passed over. */
+RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, RmChoice tos,
+                                        RmVerbsAcceptor *acceptor, GError **error);
 
 uint16_t rm_verbs_listener_port(const RmVerbsListener *listener);
 /* The first of the addresses, NULL for all. */

@@ -16,11 +16,10 @@
 #include "transport/block-table.h"
 #include "transport/tcp/wire.h"
 #include "transport/verbs/connect.h"
+#include "transport/verbs/events.h"
 #include "transport/verbs/origin.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -38,13 +37,13 @@ typedef struct {
     /* Immutable once connected. */
     RmBlockTable *blocks;    /* grows by add_block() */
     RmVerbsOrigin **origins; /* by block; as blocks */
+    uint64_t **written;      /* as origins, then by chunk, its channel's thread's own: what to wait for before
+                                the next write into it; NULL unless writes into a chunk are serialised */
     uint64_t chunk_size;
     gboolean copy;
     unsigned n_channels;
     Channel *channels;
-    struct rdma_event_channel *events;
-    int quit_fd;
-    GThread *thread;
+    RmVerbsEvents events;
 
     int told; /* atomic: that registering failed, and copies are sent */
 } Source;
@@ -62,12 +61,9 @@ static void source_abort(RmTx *tx)
 
 /* ---- connecting ---- */
 
-/* FALSE when there is none left. */
-static gboolean handle_event(Source *source)
+static void handle_event(void *data, struct rdma_cm_event *event)
 {
-    struct rdma_cm_event *event;
-    if (rdma_get_cm_event(source->events, &event) != 0)
-        return FALSE;
+    Source *source = data;
     enum rdma_cm_event_type type = event->event;
     rdma_ack_cm_event(event);
     if (type == RDMA_CM_EVENT_DISCONNECTED)
@@ -76,21 +72,6 @@ static gboolean handle_event(Source *source)
     else if (type == RDMA_CM_EVENT_DEVICE_REMOVAL)
         rm_verbs_shared_fail(&source->shared, -ENODEV, RM_REASON_TRANSPORT,
                              "the RDMA device of this host has been removed");
-    return TRUE;
-}
-
-static void *event_thread(void *data)
-{
-    Source *source = data;
-    struct pollfd fds[] = {{.fd = source->events->fd, .events = POLLIN},
-                           {.fd = source->quit_fd, .events = POLLIN}};
-    while (fds[1].revents == 0) {
-        if (poll(fds, G_N_ELEMENTS(fds), -1) < 0)
-            fds[0].revents = fds[1].revents = 0; /* EINTR; nothing else can be wrong with these two */
-        while (fds[0].revents != 0 && handle_event(source))
-            ;
-    }
-    return NULL;
 }
 
 static gboolean connect_channel(Source *source, RmVerbsConnector *connector, unsigned index, GError **error)
@@ -109,18 +90,9 @@ static gboolean connect_channel(Source *source, RmVerbsConnector *connector, uns
     return TRUE;
 }
 
-static gboolean open_events(Source *source, GError **error)
-{
-    source->events = rdma_create_event_channel();
-    if (source->events != NULL && source->quit_fd >= 0 && source->shared.wake_fd >= 0 &&
-        fcntl(source->events->fd, F_SETFL, fcntl(source->events->fd, F_GETFL) | O_NONBLOCK) == 0)
-        return TRUE;
-    return rm_set_errno(error, RM_REASON_TRANSPORT_UNAVAILABLE, errno, "rdma_cm cannot be used");
-}
-
 static gboolean connect_all(Source *source, const RmTxParams *params, GError **error)
 {
-    RmVerbsConnector connector = {params, &source->shared, source->events, {0}};
+    RmVerbsConnector connector = {params, &source->shared, source->events.channel, {0}};
     gboolean ok = rm_verbs_wish_parse(&connector.wish, params->device, params->gid_index, error);
     for (unsigned i = 0; ok && i < params->channels; i++)
         ok = connect_channel(source, &connector, i, error);
@@ -134,6 +106,13 @@ static void on_cancelled(GCancellable *cancellable, Source *source)
                          "cancelled while connecting the data channels");
 }
 
+static void add_origin(Source *source, unsigned index, const RmBlock *block)
+{
+    source->origins[index] = rm_verbs_origin_new(block, source->chunk_size);
+    if (source->written != NULL)
+        source->written[index] = g_new0(uint64_t, rm_chunk_count(block, source->chunk_size));
+}
+
 static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable *cancellable, GError **error)
 {
     Source *source = source_of(tx);
@@ -141,32 +120,34 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     g_assert(params->channels >= 1 && params->channels <= RM_CHANNELS_MAX &&
              rm_chunk_size_valid(params->chunk_size));
     source->blocks = rm_block_table_new(params->blocks);
-    source->origins = g_new0(RmVerbsOrigin *, source->blocks->capacity);
-    for (guint i = 0; i < params->blocks->len; i++)
-        source->origins[i] = rm_verbs_origin_new(params->blocks->pdata[i], params->chunk_size);
     source->chunk_size = params->chunk_size;
+    source->origins = g_new0(RmVerbsOrigin *, source->blocks->capacity);
+    if (params->serialise)
+        source->written = g_new0(uint64_t *, source->blocks->capacity);
+    for (guint i = 0; i < params->blocks->len; i++)
+        add_origin(source, i, params->blocks->pdata[i]);
     source->copy = params->copy;
     source->shared.timeout_ms = params->timeout_ms;
     source->channels = g_new0(Channel, params->channels);
     source->n_channels = params->channels;
 
-    if (!open_events(source, error))
+    if (source->shared.wake_fd < 0)
+        return rm_fail(error, RM_REASON_INTERNAL, "no event descriptor for the data channels");
+    if (!rm_verbs_events_open(&source->events, error))
         return FALSE;
     gulong handler = 0;
     if (cancellable != NULL)
         handler = g_cancellable_connect(cancellable, G_CALLBACK(on_cancelled), source, NULL);
     gboolean ok = connect_all(source, params, error);
     g_cancellable_disconnect(cancellable, handler);
-    if (ok)
-        source->thread = g_thread_try_new("rm-rdma-cm", event_thread, source, error);
-    return source->thread != NULL;
+    return ok && rm_verbs_events_start(&source->events, handle_event, source, error);
 }
 
 static void source_add_block(RmTx *tx, RmBlock *block)
 {
     Source *source = source_of(tx);
     /* Written before the count that lets other threads see it. */
-    source->origins[source->blocks->count] = rm_verbs_origin_new(block, source->chunk_size);
+    add_origin(source, source->blocks->count, block);
     rm_block_table_add(source->blocks, block);
 }
 
@@ -201,20 +182,6 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
     return &source->channels[index];
 }
 
-/* What is wrong with a post, or NULL: the same that the tcp transport looks at. */
-static const char *check_post(const Source *source, const Channel *channel, unsigned index, uint32_t block,
-                              const RmRun *runs, unsigned n)
-{
-    RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
-    RmTcpHeader header = {.op = RM_TCP_OP_WRITE, .block = block, .n = n};
-    uint64_t total = 0;
-    for (unsigned i = 0; i < n && total <= RM_POST_BYTES_MAX; i++)
-        total += runs[i].length;
-    header.total = (uint32_t)MIN(total, G_MAXUINT32);
-    const char *problem = rm_tcp_header_check(&header, &limits);
-    return problem != NULL ? problem : rm_tcp_runs_check(&header, runs, &limits);
-}
-
 /* Where to read the chunk from: a registration, or NULL for copies. */
 static struct ibv_mr *local_region(Source *source, Channel *channel, uint32_t block, uint64_t chunk)
 {
@@ -236,6 +203,13 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
 {
     const RmBlock *block = rm_block_table_get(source->blocks, block_index);
     uint64_t offset = run->offset, end = run->offset + run->length;
+    uint64_t *written =
+        source->written != NULL ? &source->written[block_index][offset / source->chunk_size] : NULL;
+    if (written != NULL) {
+        int code = rm_verbs_writer_wait(&channel->writer, *written);
+        if (code < 0)
+            return code;
+    }
     while (offset < end) {
         RmRegion region;
         if (!rm_verbs_origin_find(source->origins[block_index], offset, &region))
@@ -243,12 +217,13 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
         uint64_t length = MIN(end, region.offset + region.length) - offset;
         int code = mr != NULL ? rm_verbs_writer_write(&channel->writer, block->map + offset, mr->lkey, offset,
                                                       region.key, length)
-                              : rm_verbs_writer_copy(&channel->writer, block->map + offset, offset,
-                                                     region.key, length);
+                              : rm_verbs_writer_copy(&channel->writer, block, offset, region.key, length);
         if (code < 0)
             return code;
         offset += length;
     }
+    if (written != NULL)
+        *written = rm_verbs_writer_number(&channel->writer);
     return 0;
 }
 
@@ -259,7 +234,9 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block, const RmRun *ru
     Channel *channel = get_channel(source, index, &code);
     if (channel == NULL)
         return code;
-    const char *problem = check_post(source, channel, index, block, runs, n);
+    RmTcpLimits limits = {source->blocks, source->chunk_size, source->n_channels, index, channel->next_round};
+    RmTcpHeader header; /* as tcp's, for the checks alone */
+    const char *problem = rm_tcp_post_check(block, runs, n, &limits, &header);
     if (problem != NULL)
         return misuse(source, index, problem);
     code = rm_verbs_writer_reap(&channel->writer);
@@ -297,19 +274,11 @@ static uint64_t source_wire_bytes(RmTx *tx)
 
 /* ---- the end ---- */
 
-static void end_event_thread(Source *source)
-{
-    uint64_t one = 1;
-    (void)!write(source->quit_fd, &one, sizeof one);
-    if (source->thread != NULL)
-        g_thread_join(source->thread);
-}
-
 /* Queue pairs before the memory that they read, and that before the rest. */
 static void source_free(RmTx *tx)
 {
     Source *source = source_of(tx);
-    end_event_thread(source);
+    rm_verbs_events_stop(&source->events);
     for (unsigned i = 0; i < source->n_channels; i++)
         rm_verbs_qp_break(&source->channels[i].writer.qp);
     for (unsigned i = 0; source->blocks != NULL && i < source->blocks->count; i++)
@@ -318,11 +287,12 @@ static void source_free(RmTx *tx)
         rm_verbs_writer_clear(&source->channels[i].writer);
         rm_verbs_qp_clear(&source->channels[i].writer.qp);
     }
-    if (source->events != NULL)
-        rdma_destroy_event_channel(source->events);
-    close(source->quit_fd);
+    rm_verbs_events_close(&source->events);
     close(source->shared.wake_fd);
     rm_failure_clear(&source->shared.failure);
+    for (unsigned i = 0; source->written != NULL && i < source->blocks->count; i++)
+        g_free(source->written[i]);
+    g_free(source->written);
     rm_block_table_free(source->blocks);
     g_free(source->origins);
     g_free(source->channels);
@@ -348,6 +318,5 @@ RmTx *rm_verbs_source_new(void)
     source->base.ops = &source_ops;
     rm_failure_init(&source->shared.failure);
     source->shared.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    source->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     return &source->base;
 }

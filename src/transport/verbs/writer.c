@@ -176,7 +176,7 @@ static int next_request(RmVerbsWriter *writer, struct ibv_send_wr **ret_request)
     int code = 0;
     if (writer->n_pending == RM_VERBS_LIST_MAX)
         code = rm_verbs_writer_flush(writer);
-    while (code == 0 && writer->posted + writer->n_pending - writer->done >= writer->qp.send_depth) {
+    while (code == 0 && rm_verbs_writer_number(writer) - writer->done >= writer->qp.send_depth) {
         code = rm_verbs_writer_flush(writer);
         if (code == 0)
             code = wait_completion(writer);
@@ -262,7 +262,7 @@ static int reserve(RmVerbsWriter *writer, uint64_t length, uint8_t **ret_space)
     return code;
 }
 
-int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey,
+int rm_verbs_writer_copy(RmVerbsWriter *writer, const RmBlock *block, uint64_t offset, uint32_t rkey,
                          uint64_t length)
 {
     int code = writer->ring_mr == NULL ? create_ring(writer) : 0;
@@ -273,16 +273,29 @@ int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t r
         code = reserve(writer, piece, &space);
         if (code < 0)
             return code;
-        memcpy(space, local, piece);
-        code = write_piece(writer, space, writer->ring_mr->lkey, remote, rkey, (uint32_t)piece);
-        local += piece;
-        remote += piece;
+        code = rm_block_read(block, offset, space, piece);
+        if (code < 0)
+            return rm_verbs_shared_fail(writer->shared, code, RM_REASON_TRANSPORT,
+                                        "data channel %u: RAM block %s cannot be read: %s", writer->index,
+                                        block->name, g_strerror(-code));
+        code = write_piece(writer, space, writer->ring_mr->lkey, offset, rkey, (uint32_t)piece);
+        offset += piece;
         length -= piece;
     }
     return code;
 }
 
 /* ---- the end of a round ---- */
+
+int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number)
+{
+    if (writer->done >= number)
+        return 0;
+    int code = rm_verbs_writer_flush(writer);
+    while (code == 0 && writer->done < number)
+        code = wait_completion(writer);
+    return code;
+}
 
 int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
 {
@@ -297,10 +310,7 @@ int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
     *request->sg_list = (struct ibv_sge){(uintptr_t)mark, sizeof *mark, writer->qp.messages_mr->lkey};
     request->opcode = IBV_WR_SEND;
     __atomic_fetch_add(&writer->shared->wire_bytes, sizeof *mark + writer->overhead, __ATOMIC_RELAXED);
-    code = rm_verbs_writer_flush(writer);
-    while (code == 0 && writer->done < writer->posted)
-        code = wait_completion(writer);
-    return code;
+    return rm_verbs_writer_wait(writer, rm_verbs_writer_number(writer));
 }
 
 /* ---- life ---- */

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include "memory/block.h"
 #include "transport/failure.h"
 #include "transport/verbs/qp.h"
 
@@ -66,12 +67,20 @@ void rm_verbs_writer_clear(RmVerbsWriter *writer);
  * request. */
 int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote,
                           uint32_t rkey, uint64_t length);
-/* The same by way of the ring: `local` is no longer needed on return. */
-int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey,
+/* Writes `length` bytes of `block` at `offset` to the same offset there, by way of the ring: the block is not
+ * needed any more on return, and what is a hole in it stays one. */
+int rm_verbs_writer_copy(RmVerbsWriter *writer, const RmBlock *block, uint64_t offset, uint32_t rkey,
                          uint64_t length);
 /* Hands what is pending to the device. */
 int rm_verbs_writer_flush(RmVerbsWriter *writer);
 /* Takes back what has completed, without waiting. */
 int rm_verbs_writer_reap(RmVerbsWriter *writer);
+/* The number of requests so far, pending ones included: what is to be waited for to see off all of them. */
+static inline uint64_t rm_verbs_writer_number(const RmVerbsWriter *writer)
+{
+    return writer->posted + writer->n_pending;
+}
+/* Hands what is pending to the device, and waits until the first `number` requests have completed here. */
+int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number);
 /* Sends the mark of the round's end behind all writes, and waits until all of it has completed here. */
 int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round);

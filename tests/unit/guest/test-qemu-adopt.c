@@ -78,15 +78,12 @@ static void recall_and_resume(RmGuest *guest, const char *note)
 
 /* Every command that a switchover sends, cut at every byte. Whatever was executed of it, the guest runs
  * afterwards, on the same connection, and QEMU holds nothing of ours. */
-static void test_cut(gconstpointer data)
+static void test_cut(const Qemu *qemu)
 {
     static const char *const commands[] = {
         "{\"execute\":\"stop\",\"id\":7}\n",
         "{\"execute\":\"getfd\",\"arguments\":{\"fdname\":\"rdmamig-state\"},\"id\":\"\\u00e9\"}\n",
     };
-    const Qemu *qemu = data;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     for (size_t i = 0; i < G_N_ELEMENTS(commands); i++) {
         for (gsize cut = 0; cut <= strlen(commands[i]); cut++) {
@@ -106,12 +103,9 @@ static void test_cut(gconstpointer data)
 }
 
 /* Died before the negotiation, with the greeting unread; and in the middle of reading answers. */
-static void test_unread(gconstpointer data)
+static void test_unread(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     const char *ask = "{\"execute\":\"query-commands\"}\n";
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     for (gsize length = 0; length < 400; length += 7) {
         char buffer[400];
@@ -147,12 +141,9 @@ static gboolean refuse_note(gpointer data, json_object *found, GError **error)
 }
 
 /* Died after the save, and during one: the note puts QEMU back. */
-static void test_recall(gconstpointer data)
+static void test_recall(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     vm_do(vm, "migrate-set-capabilities",
           "{\"capabilities\": [{\"capability\": \"auto-converge\", \"state\": true}]}");
@@ -194,13 +185,10 @@ static void test_recall(gconstpointer data)
 }
 
 /* What can't be noted is not changed. */
-static void test_refused_note(gconstpointer data)
+static void test_refused_note(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     g_autoptr(GByteArray) state = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autofree char *before = query(vm, "query-migrate-capabilities");
     g_autoptr(RmGuest) guest = vm_guest(vm);
@@ -213,12 +201,9 @@ static void test_refused_note(gconstpointer data)
 }
 
 /* The dead process had ended that connection itself and made another one. */
-static void test_by_path(gconstpointer data)
+static void test_by_path(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     int fd = raw_connect(vm, TRUE);
     shutdown(fd, SHUT_RDWR);

@@ -33,18 +33,11 @@ static GByteArray *stop_and_save(RmGuest *guest)
     return state;
 }
 
-static void test_move(gconstpointer data)
+static void test_move(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) a = vm_start(qemu, "");
-    g_autofree char *incoming =
-        g_strdup_printf(VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 "
-                               "-incoming defer",
-                        a->disk);
-    g_autoptr(Vm) b = vm_start_raw(qemu, incoming);
+    g_autoptr(Vm) b = vm_start_incoming(qemu, a, "");
     g_autoptr(RmGuest) source = vm_guest(a);
     g_autoptr(RmGuest) destination = vm_guest(b);
     g_autoptr(GPtrArray) from = vm_blocks(source, FALSE);
@@ -72,25 +65,19 @@ static void test_move(gconstpointer data)
     g_assert_no_error(error);
 }
 
-static void test_roll_back(gconstpointer data)
+static void test_roll_back(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
     vm_assert_counts(blocks);
     for (int i = 0; i < 2; i++) {
         g_autoptr(GByteArray) state = stop_and_save(guest);
-        guest->ops->resume(guest, TRUE, &error);
-        g_assert_no_error(error);
-        vm_assert_status(vm, "running");
+        vm_resume(vm, guest, "running");
         vm_assert_counts(blocks);
     }
-    guest->ops->resume(guest, TRUE, &error); /* idempotent */
-    g_assert_no_error(error);
+    vm_resume(vm, guest, "running"); /* idempotent */
 }
 
 /* Leftovers of an earlier migration: each of these alone has cost somebody a guest. */
@@ -158,11 +145,8 @@ static gboolean try_set(Vm *vm, const char *capabilities, const char *parameters
     return FALSE;
 }
 
-static void test_leftovers(gconstpointer data)
+static void test_leftovers(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
@@ -175,9 +159,7 @@ static void test_leftovers(gconstpointer data)
         tried++;
         g_autofree char *before = query_vector(vm);
         g_autoptr(GByteArray) state = stop_and_save(guest);
-        guest->ops->resume(guest, TRUE, &error);
-        g_assert_no_error(error);
-        vm_assert_status(vm, "running");
+        vm_resume(vm, guest, "running");
         vm_assert_counts(blocks);
         g_autofree char *after = query_vector(vm);
         g_assert_cmpstr(before, ==, after);
@@ -187,12 +169,9 @@ static void test_leftovers(gconstpointer data)
 }
 
 /* The operator's pause is kept, at both ends. */
-static void test_paused(gconstpointer data)
+static void test_paused(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(GPtrArray) blocks = NULL;
     vm_do(vm, "stop", NULL);
@@ -213,12 +192,9 @@ static void test_paused(gconstpointer data)
 }
 
 /* Somebody else pauses a running guest in the middle: that is theirs to end. */
-static void test_paused_by_other(gconstpointer data)
+static void test_paused_by_other(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     guest->ops->poll(guest, &error);
@@ -227,41 +203,31 @@ static void test_paused_by_other(gconstpointer data)
     g_assert_false(guest->ops->poll(guest, &error));
     assert_reason(error, RM_REASON_GUEST_STATE, "paused by somebody else");
     g_clear_error(&error);
-    guest->ops->resume(guest, TRUE, &error);
-    g_assert_no_error(error);
-    vm_assert_status(vm, "paused");
+    vm_resume(vm, guest, "paused");
     /* A new instance, on a guest that an earlier process of ours may have left paused, does as it is told. */
     g_clear_pointer(&guest, rm_guest_free);
     guest = vm_guest(vm);
-    guest->ops->resume(guest, TRUE, &error);
-    g_assert_no_error(error);
-    vm_assert_status(vm, "running");
+    vm_resume(vm, guest, "running");
 }
 
 #define RNG "-device virtio-rng-pci "
 
 /* The destination rejects the state: words, and a source that runs again though that QEMU may still be there.
  */
-static void test_rejected(gconstpointer data)
+static void test_rejected(const Qemu *qemu)
 {
     static const struct {
         const char *more;
-        gsize length;                            /* bytes of the state that are passed on */
-    } cases[] = {{"-incoming defer", G_MAXSIZE}, /* lacks a device */
-                 {RNG "-incoming defer", 20000},
-                 {RNG "-incoming defer", 1}};
-    const Qemu *qemu = data;
-    if (!have(qemu))
-        return;
+        gsize length;             /* bytes of the state that are passed on */
+    } cases[] = {{"", G_MAXSIZE}, /* lacks a device */
+                 {RNG, 20000},
+                 {RNG, 1}};
     g_autoptr(Vm) a = vm_start(qemu, RNG);
     g_autoptr(RmGuest) source = vm_guest(a);
     g_autoptr(GPtrArray) from = vm_blocks(source, FALSE);
     for (size_t i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autoptr(GError) error = NULL;
-        g_autofree char *options =
-            g_strdup_printf(VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 %s",
-                            a->disk, cases[i].more);
-        g_autoptr(Vm) b = vm_start_raw(qemu, options);
+        g_autoptr(Vm) b = vm_start_incoming(qemu, a, cases[i].more);
         g_autoptr(RmGuest) destination = vm_guest(b);
         g_autoptr(GPtrArray) to = vm_blocks(destination, TRUE);
         vm_assert_counts(from);
@@ -271,9 +237,7 @@ static void test_rejected(gconstpointer data)
         g_assert_false(destination->ops->load(destination, state->data, length, &error));
         assert_reason(error, RM_REASON_STATE_LOAD, "QEMU");
         g_clear_error(&error);
-        source->ops->resume(source, TRUE, &error);
-        g_assert_no_error(error);
-        vm_assert_status(a, "running");
+        vm_resume(a, source, "running");
         destination->ops->quit(destination, &error);
         g_assert_no_error(error);
     }
@@ -281,37 +245,27 @@ static void test_rejected(gconstpointer data)
 
 /* The state is loaded, but `commit` never comes: the source gets its disks back beside a destination that is
  * still there. */
-static void test_loaded_not_committed(gconstpointer data)
+static void test_loaded_not_committed(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) a = vm_start(qemu, "");
-    g_autofree char *options = g_strdup_printf(
-        VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 -incoming defer", a->disk);
-    g_autoptr(Vm) b = vm_start_raw(qemu, options);
+    g_autoptr(Vm) b = vm_start_incoming(qemu, a, "");
     g_autoptr(RmGuest) source = vm_guest(a), destination = vm_guest(b);
     g_autoptr(GPtrArray) from = vm_blocks(source, FALSE), to = vm_blocks(destination, TRUE);
     g_autoptr(GByteArray) state = stop_and_save(source);
     copy_ram(from, to);
     destination->ops->load(destination, state->data, state->len, &error);
     g_assert_no_error(error);
-    source->ops->resume(source, TRUE, &error);
-    g_assert_no_error(error);
-    vm_assert_status(a, "running");
+    vm_resume(a, source, "running");
     vm_assert_counts(from);
     vm_assert_status(b, "paused");
     destination->ops->quit(destination, &error);
     g_assert_no_error(error);
 }
 
-static void test_load_wrong_state(gconstpointer data)
+static void test_load_wrong_state(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     g_assert_false(guest->ops->load(guest, (const uint8_t *)"x", 1, &error));
@@ -342,12 +296,9 @@ static unsigned count_pipes(Vm *vm)
 }
 
 /* Cancelled anywhere in the save: the guest runs again, and QEMU is as it was. */
-static void test_cancelled_anywhere(gconstpointer data)
+static void test_cancelled_anywhere(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     unsigned cancelled = 0;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autofree char *before = query_vector(vm);
     unsigned pipes = count_pipes(vm);
@@ -367,9 +318,7 @@ static void test_cancelled_anywhere(gconstpointer data)
             cancelled++;
         }
         g_thread_join(thread);
-        guest->ops->resume(guest, TRUE, &error);
-        g_assert_no_error(error);
-        vm_assert_status(vm, "running");
+        vm_resume(vm, guest, "running");
         vm_assert_counts(blocks);
         g_autofree char *after = query_vector(vm);
         g_assert_cmpstr(before, ==, after);
@@ -380,13 +329,10 @@ static void test_cancelled_anywhere(gconstpointer data)
 }
 
 /* QEMU stands still for longer than the time-out, then answers late. */
-static void test_unresponsive(gconstpointer data)
+static void test_unresponsive(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     g_autoptr(GByteArray) state = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = rm_guest_qemu_new(vm->qmp, 2000, NULL, &error);
     g_assert_no_error(error);
@@ -403,13 +349,10 @@ static void test_unresponsive(gconstpointer data)
     vm_assert_counts(blocks);
 }
 
-static void test_gone(gconstpointer data)
+static void test_gone(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     int64_t stall;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     vm_kill(vm);

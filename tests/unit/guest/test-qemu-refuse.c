@@ -68,12 +68,6 @@ static const Refusal refusals[] = {
       {"migrate", "{\"uri\": \"exec:cat >/dev/null\"}"}}},
     {"blocked", VM_RAM "-drive file=@DISK@,format=raw,if=none,id=d0 -device nvme,serial=1,drive=d0",
      RM_REASON_BLOCKED, "nvme"},
-    {"balloon", VM_RAM "-device virtio-balloon-pci,id=b0", RM_REASON_BALLOON, "/machine/peripheral/b0"},
-    {"virtio-mem",
-     "-m 64M,maxmem=256M -object memory-backend-file,id=ram,size=64M,mem-path=/dev/shm,share=on "
-     "-object memory-backend-file,id=m1,size=64M,mem-path=/dev/shm,share=on "
-     "-machine pc,memory-backend=ram -device virtio-mem-pci,memdev=m1",
-     RM_REASON_BALLOON, "virtio-mem-pci"},
     {"ivshmem",
      VM_RAM "-object memory-backend-file,id=shm,size=1M,mem-path=/dev/shm,share=on "
             "-device ivshmem-plain,memdev=shm,master=on",
@@ -186,12 +180,9 @@ static pid_t hold(const RmBlock *block, gboolean mapped)
     return child;
 }
 
-static void test_writers(gconstpointer data)
+static void test_writers(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     RmPreflightOptions options = {0}, lenient = {.allow_untracked_writers = TRUE};
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
@@ -216,13 +207,10 @@ static void test_writers(gconstpointer data)
 }
 
 /* Two backends on one file: the second is a way past the tracker. */
-static void test_second_mapping(gconstpointer data)
+static void test_second_mapping(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     RmPreflightOptions options = {0};
-    if (!have(qemu))
-        return;
     g_autofree char *path = g_strdup_printf("/dev/shm/rdmamig-test-%d", (int)getpid());
     g_autofree char *line =
         g_strdup_printf("-m 64 -object memory-backend-file,id=ram,size=64M,mem-path=%s,share=on "
@@ -237,7 +225,7 @@ static void test_second_mapping(gconstpointer data)
 }
 
 /* What changes between the preflight and the stop. */
-static void test_recheck(gconstpointer data)
+static void test_recheck(const Qemu *qemu)
 {
     static const struct {
         const char *command, *arguments, *part;
@@ -249,10 +237,7 @@ static void test_recheck(gconstpointer data)
          NULL},
         {"device_add", "{\"driver\": \"pc-dimm\", \"id\": \"dimm1\", \"memdev\": \"m1\"}", "dimm1"},
     };
-    const Qemu *qemu = data;
     RmPreflightOptions options = {0};
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm =
         vm_start_raw(qemu, "-m 64M,maxmem=256M,slots=2 -object "
                            "memory-backend-file,id=ram,size=64M,mem-path=/dev/shm,share=on -machine "

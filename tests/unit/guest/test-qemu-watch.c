@@ -4,13 +4,10 @@
 
 #include <sys/stat.h>
 
-static void test_describe(gconstpointer data)
+static void test_describe(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     g_autoptr(RmGuestInfo) info = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm =
         vm_start(qemu, "-name guest=alpha -uuid 12345678-9abc-def0-1234-56789abcdef0 -smp 2 -cpu Nehalem");
     g_autoptr(RmGuest) guest = vm_guest(vm);
@@ -27,13 +24,10 @@ static void test_describe(gconstpointer data)
     g_assert_cmpstr(g_hash_table_lookup(info->traits, "vcpus"), ==, "2");
 }
 
-static void test_nameless(gconstpointer data)
+static void test_nameless(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     g_autoptr(RmGuestInfo) info = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "-incoming defer");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     RmGuestRun run = RM_GUEST_OTHER;
@@ -63,7 +57,7 @@ static guint32 peek(Vm *vm, guint64 gpa)
 
 /* Two NUMA nodes of odd sizes, a third one that lies on both sides of the hole below 4 GiB, and a dimm:
  * checked by value. */
-static void test_numa(gconstpointer data)
+static void test_numa(const Qemu *qemu)
 {
     static const struct {
         const char *name;
@@ -74,9 +68,6 @@ static void test_numa(gconstpointer data)
         {"ram1", 509 * MIB, 508 * MIB, 1535 * MIB},
         {"ram2", 3584 * MIB, 3000 * MIB, 4 * GIB + (1027 + 509 + 3000) * MIB - 3 * GIB},
     };
-    const Qemu *qemu = data;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm =
         vm_start_raw(qemu, "-S -machine pc -m 5120M,maxmem=8G,slots=2 -smp 3 "
                            "-object memory-backend-file,id=ram0,size=1027M,mem-path=/dev/shm,share=on "
@@ -102,11 +93,8 @@ static void test_numa(gconstpointer data)
         g_assert_cmphex(peek(vm, expected[i].gpa), ==, 0xcafe0000 + i);
 }
 
-static void test_pflash(gconstpointer data)
+static void test_pflash(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "-S -blockdev driver=null-co,node-name=f0,size=1048576,read-zeroes=on "
                                       "-machine pflash0=f0");
     g_autoptr(RmGuest) guest = vm_guest(vm);
@@ -115,12 +103,9 @@ static void test_pflash(gconstpointer data)
     g_assert_cmpstr(((RmBlock *)g_ptr_array_index(blocks, 0))->name, ==, "ram");
 }
 
-static void test_hugepages(gconstpointer data)
+static void test_hugepages(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autofree char *free_pages = NULL;
-    if (!have(qemu))
-        return;
     if (!g_file_test("/dev/hugepages", G_FILE_TEST_IS_DIR) ||
         !g_file_get_contents("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", &free_pages, NULL,
                              NULL) ||
@@ -147,12 +132,9 @@ static void assert_event(RmGuest *guest, RmReason reason, const char *part)
     assert_reason(error, reason, part);
 }
 
-static void test_events(gconstpointer data)
+static void test_events(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "-device qemu-xhci -device usb-tablet,id=t0");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     vm_do(vm, "system_powerdown", NULL);
@@ -173,11 +155,8 @@ static void test_events(gconstpointer data)
     assert_event(guest, RM_REASON_GUEST_GONE, "ended");
 }
 
-static void test_reset(gconstpointer data)
+static void test_reset(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     vm_do(vm, "system_reset", NULL);
@@ -200,13 +179,10 @@ static guint64 reads_done(Vm *vm)
 #define READ_SLOWLY "{\"command-line\": \"qemu-io s0 \\\"aio_read 0 512\\\"\"}"
 
 /* A read takes 1.5 s: it is in flight before the fence, and has ended after it. */
-static void test_fence(gconstpointer data)
+static void test_fence(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     int64_t stall = -1;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start_raw(qemu, VM_RAM SLOW_DISK "-S");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     for (int i = 0; i < 10; i++) {
@@ -224,13 +200,10 @@ static void test_fence(gconstpointer data)
     g_test_skip("this machine is too busy to catch a read of 1.5 s in flight");
 }
 
-static void test_fence_without_disk(gconstpointer data)
+static void test_fence_without_disk(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
     int64_t stall = -1;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start_raw(qemu, VM_RAM);
     g_autoptr(RmGuest) guest = vm_guest(vm);
     guest->ops->fence(guest, &stall, &error);
@@ -239,12 +212,9 @@ static void test_fence_without_disk(gconstpointer data)
 }
 
 /* One monitor serves one client. */
-static void test_busy(gconstpointer data)
+static void test_busy(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = vm_guest(vm);
     g_assert_null(rm_guest_qemu_new(vm->qmp, 500, NULL, &error));
@@ -254,12 +224,9 @@ static void test_busy(gconstpointer data)
     guest = vm_guest(vm); /* free again */
 }
 
-static void test_quit_hung(gconstpointer data)
+static void test_quit_hung(const Qemu *qemu)
 {
-    const Qemu *qemu = data;
     g_autoptr(GError) error = NULL;
-    if (!have(qemu))
-        return;
     g_autoptr(Vm) vm = vm_start(qemu, "");
     g_autoptr(RmGuest) guest = rm_guest_qemu_new(vm->qmp, 1000, NULL, &error);
     g_assert_no_error(error);

@@ -165,6 +165,16 @@ static inline Vm *vm_start(const Qemu *qemu, const char *more)
     return vm_start_raw(qemu, options);
 }
 
+/* One that waits for `source`'s guest, on the same disk. */
+static inline Vm *vm_start_incoming(const Qemu *qemu, const Vm *source, const char *more)
+{
+    g_autofree char *options =
+        g_strdup_printf(VM_RAM "-drive file=%s,format=raw,if=none,id=d0 -device ide-hd,drive=d0 "
+                               "-incoming defer %s",
+                        source->disk, more);
+    return vm_start_raw(qemu, options);
+}
+
 /* Runs a command of the test's own; arguments as JSON text. Returns the reply, caller puts. */
 static inline json_object *vm_run(Vm *vm, const char *command, const char *arguments)
 {
@@ -200,6 +210,15 @@ static inline RmGuest *vm_guest(Vm *vm)
     return guest;
 }
 
+/* Gives the guest back, as a session that failed does, which had found it running. */
+static inline void vm_resume(Vm *vm, RmGuest *guest, const char *expected_status)
+{
+    g_autoptr(GError) error = NULL;
+    guest->ops->resume(guest, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_status(vm, expected_status);
+}
+
 static inline GPtrArray *vm_blocks(RmGuest *guest, gboolean writable)
 {
     g_autoptr(GError) error = NULL;
@@ -224,12 +243,26 @@ static inline void vm_assert_counts(GPtrArray *blocks)
     g_assert_cmpuint(vm_counter(blocks), !=, before);
 }
 
-/* Registers a test once for each QEMU. */
-static inline void add_for_each(const char *name, void (*function)(gconstpointer))
+typedef struct {
+    const Qemu *qemu;
+    void (*run)(const Qemu *qemu);
+} QemuTest;
+
+static inline void run_with_qemu(gconstpointer data)
+{
+    const QemuTest *test = data;
+    if (have(test->qemu))
+        test->run(test->qemu);
+}
+
+/* Registers a test once for each QEMU; where one is not installed, it is skipped. */
+static inline void add_for_each(const char *name, void (*run)(const Qemu *qemu))
 {
     for (size_t i = 0; i < G_N_ELEMENTS(qemus); i++) {
         g_autofree char *path = g_strdup_printf("/guest/qemu-%s/%s", qemus[i].name, name);
-        g_test_add_data_func(path, &qemus[i], function);
+        QemuTest *test = g_new(QemuTest, 1);
+        *test = (QemuTest){&qemus[i], run};
+        g_test_add_data_func_full(path, test, run_with_qemu, g_free);
     }
 }
 

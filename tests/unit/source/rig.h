@@ -117,13 +117,16 @@ static inline gpointer rig_answers(gpointer data)
     return NULL;
 }
 
-static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+/* `watches`: as for a guest with a balloon. */
+static inline Rig *rig_new_full(const char *const *names, const uint64_t *sizes, unsigned n,
+                                unsigned channels, gboolean watches)
 {
     static uint8_t serial;
     Rig *rig = g_new0(Rig, 1);
     int fds[2];
     GError *error = NULL;
-    rig->options = (RmSendOptions){.downtime_limit_ms = 300, .max_stall_ms = 1000, .verbosity = -1};
+    rig->options = (RmSendOptions){
+        .downtime_limit_ms = 300, .max_stall_ms = 1000, .common = {.gid_index = -1, .verbosity = -1}};
     rig->reporter = rm_reporter_new(RM_STYLE_QUIET, "00000000-0000-0000-0000-000000000000");
     RmSession *session = rig->session = rm_session_new(&rig->options, rig->reporter, SESSION);
     rig->state_folder = state_folder_new();
@@ -157,12 +160,24 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     g_assert_true(session->tx->ops->connect(session->tx, &tx, NULL, &error));
     rig->answers = g_thread_new("answers", rig_answers, rig);
 
-    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels, 0};
+    if (watches)
+        session->watches = g_ptr_array_new_with_free_func((GDestroyNotify)rm_punch_watch_free);
+    for (guint i = 0; watches && i < n; i++) {
+        g_ptr_array_add(session->watches, rm_punch_watch_new(session->blocks->pdata[i], &error));
+        g_assert_no_error(error);
+    }
+    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels,
+                             0,           session->watches};
     session->sender = rm_sender_new(&sender);
     session->tracker = rm_tracker_fake_new(session->blocks);
     g_assert_true(session->tracker->ops->arm(session->tracker, &error));
     rm_rounds_init(session);
     return rig;
+}
+
+static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+{
+    return rig_new_full(names, sizes, n, channels, FALSE);
 }
 
 static inline void rig_free(Rig *rig)

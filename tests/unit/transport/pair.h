@@ -5,18 +5,14 @@
  */
 #pragma once
 
+#include "blocks.h"
+
 #include "memory/chunk.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
 
 #include <json-c/json.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#define KIB UINT64_C(1024)
-#define MIB (1024 * KIB)
 
 typedef struct {
     GSocketListener *listener;
@@ -28,22 +24,12 @@ typedef struct {
     uint64_t chunk_size;
     unsigned channels;
     unsigned timeout_ms;
+    gboolean copy; /* as for a guest that punches holes */
+    RmPacketOptions source, destination;
     RmTx *tx;
     RmRx *rx;
     int refused; /* atomic: connections the daemon's part or adopt() turned away */
 } Pair;
-
-static inline RmBlock *pair_block(const char *name, uint64_t size)
-{
-    g_autoptr(GError) error = NULL;
-    RmBlock *block = rm_block_new(name, size);
-    int fd = memfd_create(name, MFD_CLOEXEC);
-    g_assert_cmpint(fd, >=, 0);
-    g_assert_cmpint(ftruncate(fd, (off_t)size), ==, 0);
-    rm_block_open(block, fd, TRUE, &error);
-    g_assert_no_error(error);
-    return block;
-}
 
 static inline void *pair_listen(void *data)
 {
@@ -56,16 +42,10 @@ static inline void *pair_listen(void *data)
         RmTcpPreamble preamble;
         GSocket *socket = g_socket_connection_get_socket(connection);
         if (!rm_tcp_preamble_receive(socket, pair->timeout_ms, pair->quit, &preamble, NULL) ||
-            !rm_tcp_token_equal(preamble.token, pair->token) ||
+            !rm_token_equal(preamble.token, pair->token) ||
             !pair->rx->ops->adopt(pair->rx, connection, preamble.channel, NULL))
             g_atomic_int_inc(&pair->refused);
     }
-}
-
-static inline void pair_random(uint8_t *bytes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        bytes[i] = (uint8_t)g_test_rand_int();
 }
 
 /* Starts the destination and the listener; `sizes` ends with 0. */
@@ -77,13 +57,9 @@ static inline Pair *pair_new(unsigned channels, uint64_t chunk_size, const uint6
     pair->chunk_size = chunk_size;
     pair->timeout_ms = 20000;
     pair->quit = g_cancellable_new();
-    pair->from = g_ptr_array_new_with_free_func((GDestroyNotify)rm_block_free);
-    pair->to = g_ptr_array_new_with_free_func((GDestroyNotify)rm_block_free);
-    for (unsigned i = 0; sizes[i] != 0; i++) {
-        g_ptr_array_add(pair->from, pair_block("from", sizes[i]));
-        g_ptr_array_add(pair->to, pair_block("to", sizes[i]));
-    }
-    pair_random(pair->token, sizeof pair->token);
+    pair->from = blocks_new("from", sizes, FALSE);
+    pair->to = blocks_new("to", sizes, FALSE);
+    blocks_random(pair->token, sizeof pair->token);
     pair->listener = g_socket_listener_new();
     g_autoptr(GSocketAddress) any = g_inet_socket_address_new_from_string("127.0.0.1", 0), actual = NULL;
     g_socket_listener_add_address(pair->listener, any, G_SOCKET_TYPE_STREAM, G_SOCKET_PROTOCOL_TCP, NULL,
@@ -96,7 +72,11 @@ static inline Pair *pair_new(unsigned channels, uint64_t chunk_size, const uint6
 static inline void pair_start(Pair *pair)
 {
     g_autoptr(GError) error = NULL;
-    RmRxParams params = {pair->channels, pair->to, pair->chunk_size, {0}, pair->timeout_ms};
+    RmRxParams params = {.channels = pair->channels,
+                         .blocks = pair->to,
+                         .chunk_size = pair->chunk_size,
+                         .timeout_ms = pair->timeout_ms,
+                         .packets = pair->destination};
     memcpy(params.token, pair->token, sizeof params.token);
     pair->rx = rm_transport_tcp.rx_new();
     pair->rx->ops->start(pair->rx, &params, &error);
@@ -120,6 +100,8 @@ static inline RmTxParams pair_params(Pair *pair, json_object *address)
                          .chunk_size = pair->chunk_size,
                          .address = address,
                          .host = "127.0.0.1",
+                         .copy = pair->copy,
+                         .packets = pair->source,
                          .timeout_ms = pair->timeout_ms};
     memcpy(params.token, pair->token, sizeof params.token);
     return params;
@@ -182,7 +164,3 @@ static inline void pair_end_round(Pair *pair, uint32_t round)
     for (unsigned i = 0; i < pair->channels; i++)
         g_assert_cmpint(pair->tx->ops->end_round(pair->tx, i, round), ==, 0);
 }
-
-#define pair_assert_equal(pair, block)                                                                       \
-    g_assert_true(                                                                                           \
-        memcmp(pair_from(pair, block)->map, pair_to(pair, block)->map, pair_from(pair, block)->size) == 0)

@@ -7,8 +7,6 @@
 
 #include <errno.h>
 
-#define PAGES(n) ((uint64_t)(n)*RM_PAGE)
-
 /* A pair joined by the fake instead of sockets. */
 static Pair *fake_up(unsigned channels)
 {

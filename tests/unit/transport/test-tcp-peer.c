@@ -263,7 +263,7 @@ static void test_dribble(void)
     } frame = {
         WRITE(0, 2, 3 * PAGE), {{0, PAGE}, {8 * PAGE, 2 * PAGE}}, {0}, {RM_TCP_OP_ROUND_END, 0, 0, 0, 1, 0}};
     G_STATIC_ASSERT(sizeof frame == 2 * sizeof(RmTcpHeader) + 2 * sizeof(RmRun) + 3 * PAGE);
-    pair_random(frame.payload, sizeof frame.payload);
+    blocks_random(frame.payload, sizeof frame.payload);
     rm_tcp_header_swap(&frame.header);
     rm_tcp_runs_swap(frame.runs, 2);
     rm_tcp_header_swap(&frame.end);

@@ -6,8 +6,6 @@
 
 #include <errno.h>
 
-#define PAGES(n) ((uint64_t)(n)*RM_PAGE)
-
 /* ---- bytes ---- */
 
 typedef struct {
@@ -64,10 +62,44 @@ static void test_random_runs(void)
         pair->rx->ops->wait_round(pair->rx, round, NULL, &error);
         g_assert_no_error(error);
         for (unsigned i = 0; i < pair->from->len; i++)
-            pair_assert_equal(pair, i);
+            blocks_assert_equal(pair, i);
         g_assert_cmpuint(pair->rx->ops->payload_bytes(pair->rx), ==, posted);
     }
     g_assert_cmpuint(pair->tx->ops->wire_bytes(pair->tx), >, posted);
+}
+
+/* A guest that punches holes: these are sent as zeroes, and stay holes. So with a file that ends too early.
+ */
+static void test_copies(void)
+{
+    g_autoptr(GError) error = NULL;
+    const uint64_t sizes[] = {2 * MIB, 0};
+    g_autoptr(Pair) pair = pair_new(1, MIB, sizes);
+    pair->copy = TRUE;
+    pair_start(pair);
+    pair_connect(pair, &error);
+    g_assert_no_error(error);
+    RmBlock *from = pair_from(pair, 0);
+    uint64_t before, after;
+    for (uint64_t page = 0; page < 512; page += 3)
+        memset(from->map + page * RM_PAGE, (int)page | 1, RM_PAGE);
+    memset(pair_to(pair, 0)->map, 9, 2 * MIB);
+    rm_block_allocated(from, &before, NULL);
+    RmRun runs[] = {{0, MIB - 2 * RM_PAGE}, {MIB - RM_PAGE, RM_PAGE}, {MIB, MIB}};
+    memset(pair_to(pair, 0)->map + MIB - 2 * RM_PAGE, 0, RM_PAGE); /* which is not sent */
+    g_assert_cmpint(pair->tx->ops->post(pair->tx, 0, 0, runs, 2), ==, 0);
+    g_assert_cmpint(pair->tx->ops->post(pair->tx, 0, 0, runs + 2, 1), ==, 0);
+    pair_end_round(pair, 1);
+    pair->rx->ops->wait_round(pair->rx, 1, NULL, &error);
+    g_assert_no_error(error);
+    rm_block_allocated(from, &after, NULL);
+    g_assert_cmpuint(after, ==, before);
+    blocks_assert_equal(pair, 0);
+
+    g_assert_cmpint(ftruncate(from->fd, MIB), ==, 0);
+    g_assert_cmpint(pair->tx->ops->post(pair->tx, 0, 0, runs + 2, 1), ==, -EFAULT);
+    g_assert_false(pair->tx->ops->error(pair->tx, &error));
+    g_assert_nonnull(strstr(error->message, "truncated"));
 }
 
 typedef struct {
@@ -110,7 +142,7 @@ static void test_parallel(void)
     g_assert_no_error(error);
     for (unsigned i = 0; i < 2; i++)
         g_thread_join(threads[i]);
-    pair_assert_equal(pair, 0);
+    blocks_assert_equal(pair, 0);
     g_assert_cmpuint(pair->rx->ops->payload_bytes(pair->rx), ==, 64 * MIB);
 }
 
@@ -118,7 +150,7 @@ static void test_added_block(void)
 {
     g_autoptr(GError) error = NULL;
     const uint64_t sizes[] = {MIB, 0};
-    g_autoptr(RmBlock) from = pair_block("state", PAGES(5)), to = pair_block("state", PAGES(5));
+    g_autoptr(RmBlock) from = blocks_one("state", PAGES(5), FALSE), to = blocks_one("state", PAGES(5), FALSE);
     g_autoptr(Pair) pair = pair_up(2, MIB, sizes);
     pair->rx->ops->add_block(pair->rx, to);
     pair->tx->ops->add_block(pair->tx, from);
@@ -411,6 +443,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/tcp/random-runs", test_random_runs);
+    g_test_add_func("/tcp/copies", test_copies);
     g_test_add_func("/tcp/parallel", test_parallel);
     g_test_add_func("/tcp/added-block", test_added_block);
     g_test_add_func("/tcp/barrier", test_barrier);

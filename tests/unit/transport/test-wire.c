@@ -21,13 +21,13 @@ static void test_preamble(void)
     g_assert_true(memcmp(bytes + 40, "\1\2\3\4\0\0\0\0", 8) == 0);
     g_assert_true(rm_tcp_preamble_parse(bytes, &out));
     g_assert_cmpuint(out.channel, ==, in.channel);
-    g_assert_true(rm_tcp_token_equal(in.token, out.token));
+    g_assert_true(rm_token_equal(in.token, out.token));
     for (unsigned i = 0; i < RM_TCP_PREAMBLE_BYTES; i++) {
         bytes[i] ^= 1;
         gboolean fixed = i < 8 || i >= 44; /* magic and reserved */
         g_assert_cmpint(rm_tcp_preamble_parse(bytes, &out), ==, !fixed);
         if (i >= 8 && i < 40)
-            g_assert_false(rm_tcp_token_equal(in.token, out.token));
+            g_assert_false(rm_token_equal(in.token, out.token));
         bytes[i] ^= 1;
     }
 }

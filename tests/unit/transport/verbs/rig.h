@@ -6,27 +6,23 @@
  */
 #pragma once
 
+#include "../blocks.h"
+
 #include "common/reason.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
 
 #include <errno.h>
 #include <json-c/json.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define KIB UINT64_C(1024)
-#define MIB (1024 * KIB)
-#define PAGES(n) ((uint64_t)(n)*RM_PAGE)
 
 typedef struct {
     unsigned channels;
     uint64_t chunk_size;
     unsigned timeout_ms;
     gboolean copy;
-    gboolean sparse;    /* the source's blocks begin as holes */
+    gboolean sparse; /* the source's blocks begin as holes */
+    gboolean serialise;
+    RmPacketOptions source, destination;
     const char *device; /* the source's wish */
     int gid_index;
     const char *from;  /* --data-source */
@@ -81,34 +77,15 @@ static inline const char *rig_address(void)
     return g_getenv("RDMAMIG_TEST_ADDRESS") ?: "10.0.0.1";
 }
 
-static inline RmBlock *rig_block(const char *name, uint64_t size, gboolean fill)
-{
-    g_autoptr(GError) error = NULL;
-    RmBlock *block = rm_block_new(name, size);
-    int fd = memfd_create(name, MFD_CLOEXEC);
-    g_assert_cmpint(fd, >=, 0);
-    g_assert_cmpint(ftruncate(fd, (off_t)size), ==, 0);
-    rm_block_open(block, fd, TRUE, &error);
-    g_assert_no_error(error);
-    if (fill) /* what fallocate() only reserves is still a hole to SEEK_HOLE */
-        memset(block->map, 0, size);
-    return block;
-}
-
 static inline Rig *rig_new(const RigParams *params)
 {
     Rig *rig = g_new0(Rig, 1);
     rig->params = *params;
     if (rig->params.timeout_ms == 0)
         rig->params.timeout_ms = 20000;
-    rig->from = g_ptr_array_new_with_free_func((GDestroyNotify)rm_block_free);
-    rig->to = g_ptr_array_new_with_free_func((GDestroyNotify)rm_block_free);
-    for (unsigned i = 0; params->sizes[i] != 0; i++) {
-        g_ptr_array_add(rig->from, rig_block("from", params->sizes[i], !params->sparse));
-        g_ptr_array_add(rig->to, rig_block("to", params->sizes[i], FALSE));
-    }
-    for (unsigned i = 0; i < RM_TOKEN_BYTES; i++)
-        rig->token[i] = (uint8_t)g_test_rand_int();
+    rig->from = blocks_new("from", params->sizes, !params->sparse);
+    rig->to = blocks_new("to", params->sizes, FALSE);
+    blocks_random(rig->token, sizeof rig->token);
     return rig;
 }
 
@@ -118,6 +95,7 @@ static inline gboolean rig_start(Rig *rig, GError **error)
                          .blocks = rig->to,
                          .chunk_size = rig->params.chunk_size,
                          .timeout_ms = rig->params.timeout_ms,
+                         .packets = rig->params.destination,
                          .gid_index = -1};
     memcpy(params.token, rig->token, sizeof params.token);
     rig->rx = rm_transport_rdma.rx_new();
@@ -136,6 +114,8 @@ static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYT
                          .source_address = rig->params.from,
                          .device = rig->params.device,
                          .gid_index = rig->params.device != NULL ? rig->params.gid_index : -1,
+                         .packets = rig->params.source,
+                         .serialise = rig->params.serialise,
                          .copy = rig->params.copy,
                          .timeout_ms = rig->params.timeout_ms};
     memcpy(params.token, token, sizeof params.token);
@@ -251,9 +231,6 @@ static inline void rig_assert_failed(Rig *rig, RmReason reason, const char *patt
     if (!g_pattern_match_simple(pattern, error->message))
         g_assert_cmpstr(error->message, ==, pattern);
 }
-
-#define rig_assert_equal(rig, block)                                                                         \
-    g_assert_true(memcmp(rig_from(rig, block)->map, rig_to(rig, block)->map, rig_from(rig, block)->size) == 0)
 
 /* Changes random runs of a block and posts just these, a chunk at a time. Returns the bytes posted. */
 static inline uint64_t rig_change(Rig *rig, uint32_t index)

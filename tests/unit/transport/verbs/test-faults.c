@@ -222,7 +222,7 @@ static void test_devices(void)
         g_autoptr(Rig) rig = rig_up(&params);
         rig_change(rig, 0);
         rig_end_round(rig, 1);
-        rig_assert_equal(rig, 0);
+        blocks_assert_equal(rig, 0);
     }
 }
 

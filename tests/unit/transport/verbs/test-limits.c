@@ -19,7 +19,7 @@ static void test_early_completions(void)
             rig_change(rig, i);
         rig_end_round(rig, round);
         for (unsigned i = 0; i < rig->from->len; i++)
-            rig_assert_equal(rig, i);
+            blocks_assert_equal(rig, i);
     }
 }
 
@@ -56,7 +56,7 @@ static void test_threads(void)
         }
         rig->rx->ops->wait_round(rig->rx, round, NULL, &error);
         g_assert_no_error(error);
-        rig_assert_equal(rig, 0);
+        blocks_assert_equal(rig, 0);
         for (unsigned i = 0; i < 4; i++)
             g_thread_join(threads[i]);
     }
@@ -72,7 +72,7 @@ static void run_limited(gboolean copy)
         rig_change(rig, 0);
         rig_write(rig, 0, &(RmRun){0, MIB}, 1);
         rig_end_round(rig, round);
-        rig_assert_equal(rig, 0);
+        blocks_assert_equal(rig, 0);
     }
 }
 
@@ -167,7 +167,7 @@ static void test_source_regions_exhausted(void)
     g_assert_cmpint(rig_post(rig, 0, &run, 1), ==, 0);
     rig_assert_warned("*copied before it is sent*");
     rig_end_round(rig, 1);
-    rig_assert_equal(rig, 0);
+    blocks_assert_equal(rig, 0);
     g_assert_false(fake_verbs_was_registered(rig_from(rig, 0)->map, 2 * MIB, 0));
 }
 
@@ -189,7 +189,7 @@ static void test_registering_fails(void)
     }
     rig_change(rig, 0); /* none of this ends the session */
     rig_end_round(rig, 1);
-    rig_assert_equal(rig, 0);
+    blocks_assert_equal(rig, 0);
 }
 
 /* Half of a chunk's pieces are there when one fails: asked again, the rest comes. */
@@ -203,7 +203,7 @@ static void test_registering_half(void)
     g_assert_false(rig_register(rig, 0, &(RmRun){0, MIB}, 1, &error));
     rig_change(rig, 0);
     rig_end_round(rig, 1);
-    rig_assert_equal(rig, 0);
+    blocks_assert_equal(rig, 0);
 }
 
 static void drop_ipc_lock(void)

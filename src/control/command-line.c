@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Command lines of both daemons. */
+#include "control/command-line.h"
+
+#include "common/reason.h"
+#include "common/size.h"
+#include "memory/chunk.h"
+
+static gboolean count_verbose(const char *name, const char *value, gpointer data, GError **error)
+{
+    RmCommandLine *line = data;
+    line->debug = line->verbose;
+    line->verbose = TRUE;
+    return TRUE;
+}
+
+static void add_common(RmCommandLine *line, GOptionGroup *group)
+{
+    const GOptionEntry entries[] = {
+        {"rdma-device", 0, 0, G_OPTION_ARG_STRING, &line->rdma_device,
+         "RDMA device to use (that of the route)", "DEV[:PORT]"},
+        {"gid-index", 0, 0, G_OPTION_ARG_STRING, &line->gid_index, "GID of that device (rdma_cm's choice)",
+         "N"},
+        {"rdma-ack-timeout", 0, 0, G_OPTION_ARG_STRING, &line->ack_timeout,
+         "wait 4.096 us * 2^N for an acknowledgement (source: by the time-out; destination: the system's)",
+         "N"},
+        {"tos", 0, 0, G_OPTION_ARG_STRING, &line->tos,
+         "TOS or traffic class of the data channels (the system's)", "N"},
+        {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug",
+         NULL},
+        {"quiet", 'q', 0, G_OPTION_ARG_NONE, &line->quiet, "warnings and errors only", NULL},
+        {"help", 'h', 0, G_OPTION_ARG_NONE, &line->help, "show this help (defaults in parentheses)", NULL},
+        {NULL}};
+    g_option_group_add_entries(group, entries);
+}
+
+gboolean rm_command_line_parse(RmCommandLine *line, const GOptionEntry *entries, const char *summary,
+                               char **words, char **ret_text, GError **error)
+{
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    GOptionGroup *group = g_option_group_new("main", "", "", line, NULL);
+    g_option_group_add_entries(group, entries);
+    add_common(line, group);
+    g_option_context_set_main_group(context, group);
+    g_option_context_set_help_enabled(context, FALSE);
+    g_option_context_set_summary(context, summary);
+    /* It frees the words that it takes. */
+    g_auto(GStrv) rest = g_strdupv(words);
+    g_autoptr(GError) problem = NULL;
+    if (!g_option_context_parse_strv(context, &rest, &problem))
+        return rm_fail(error, RM_REASON_USAGE, "%s", problem->message);
+    if (line->help)
+        *ret_text = g_option_context_get_help(context, TRUE, NULL);
+    else if (g_strv_length(rest) > 1)
+        return rm_fail(error, RM_REASON_USAGE, "unexpected argument `%s`", rest[1]);
+    return TRUE;
+}
+
+gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_options, GError **error)
+{
+    uint64_t gid_index = 0;
+    RmPacketOptions packets = {0};
+    /* An exponent of 0 stands for no time-out: a packet that is lost would never be sent again. */
+    if (!rm_option_uint("--gid-index", line->gid_index, 0, 255, &gid_index, error) ||
+        !rm_option_choice("--rdma-ack-timeout", line->ack_timeout, 1, 31, &packets.ack_timeout, error) ||
+        !rm_option_choice("--tos", line->tos, 0, 255, &packets.tos, error))
+        return FALSE;
+    *ret_options = (RmCommonOptions){
+        .rdma_device = g_steal_pointer(&line->rdma_device),
+        .gid_index = line->gid_index != NULL ? (int)gid_index : -1,
+        .packets = packets,
+        .verbosity = line->quiet     ? -1
+                     : line->debug   ? 2
+                     : line->verbose ? 1
+                                     : 0,
+    };
+    return TRUE;
+}
+
+void rm_command_line_clear(RmCommandLine *line)
+{
+    g_clear_pointer(&line->gid_index, g_free);
+    g_clear_pointer(&line->ack_timeout, g_free);
+    g_clear_pointer(&line->tos, g_free);
+    g_clear_pointer(&line->rdma_device, g_free);
+}
+
+void rm_common_options_clear(RmCommonOptions *options)
+{
+    g_clear_pointer(&options->rdma_device, g_free);
+}
+
+gboolean rm_option_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value,
+                        GError **error)
+{
+    if (text == NULL || rm_parse_uint(text, min, max, value, error))
+        return TRUE;
+    g_prefix_error(error, "%s: ", option);
+    return FALSE;
+}
+
+gboolean rm_option_choice(const char *option, const char *text, uint8_t min, uint8_t max, RmChoice *choice,
+                          GError **error)
+{
+    uint64_t value = 0;
+    if (!rm_option_uint(option, text, min, max, &value, error))
+        return FALSE;
+    if (text != NULL)
+        *choice = (RmChoice){TRUE, (uint8_t)value};
+    return TRUE;
+}
+
+gboolean rm_option_chunk_size(const char *option, const char *text, uint64_t *value, GError **error)
+{
+    if (text == NULL)
+        return TRUE;
+    if (!rm_parse_size(text, value, error)) {
+        g_prefix_error(error, "%s: ", option);
+        return FALSE;
+    }
+    return rm_chunk_size_valid(*value) ||
+           rm_fail(error, RM_REASON_USAGE, "%s: %s is not a power of two from 1M to 1G", option, text);
+}
