@@ -21,7 +21,8 @@
 #define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
 #define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
 #define RUN_TIMEOUT_MS 120000  /* likewise: it tries for a while, and its disks may be slow to open */
-#define QUERY_FOR_MS 30000     /* how long the destination is asked for its word */
+#define QUERY_FOR_MS rm_fault_number("query-for", 30000) /* how long the destination is asked for its word   \
+                                                          */
 #define QUERY_EVERY_MS 500
 
 /* The state as a block of its own, padded with zeroes to whole pages. */
@@ -143,7 +144,7 @@ static gboolean accept_committed(RmSession *session, const GError *cause, GError
 /* After `commit` without `running`: the destination's word decides, its silence decides nothing. */
 static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
 {
-    int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000;
+    int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000ll;
     RmFate fate = RM_FATE_UNKNOWN;
     g_autofree char *text =
         g_strdup_printf("commit was not answered with running (%s): asking the destination", cause->message);
