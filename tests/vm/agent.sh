@@ -56,6 +56,7 @@ serve() { # DEVICE GREETING
             $b setsid $b sh -c 'echo $$ >"$0.pid"; exec /bin/sh "$0"' "$job" </dev/null
             echo $? >"$job.status"
             kill_session "$($b cat "$job.pid")"
+            $b rm "$job.pid" # who wants to kill the next one waits for its own
         } 2>&1 3>&- | $b cat >&3
         printf '%s %s\n' "$token" "$($b cat "$job.status")" >&3
     done

@@ -70,11 +70,6 @@ class Pair(unittest.TestCase):
         cls.a, cls.b = cls.enterClassContext(harness.pair(memory=2048))
         print(f"# up after {cls.a.boot_seconds:.1f} s, {cls.b.boot_seconds:.1f} s", flush=True)
 
-    def listens(self):
-        """Whether the port is in state LISTEN (0A): a connection of the test before may still linger on it."""
-        rows = [row.split() for row in self.b.run(["cat", "/proc/net/tcp"])[1].splitlines()]
-        return any(row[1].endswith(f":{PORT:04X}") and row[3] == "0A" for row in rows if len(row) > 3)
-
     def set_up(self, dirtied=8):
         """A guest in a, and in b a QEMU and a daemon that wait for it."""
         source, target = Guest(self, self.a, dirtied), Guest(self, self.b)
@@ -82,8 +77,7 @@ class Pair(unittest.TestCase):
         self.daemon = self.b.start([lib.RDMAMIGD, "--listen", f"{self.b.address}:{PORT}", "--insecure", *DEVICE,
                                     "--qmp", f"{target.folder}/guest1.qmp"])
         self.addCleanup(self.daemon.kill)
-        lib.wait_until(lambda: self.listens() or not self.daemon.running(),
-                       "rdmamigd listens")
+        lib.wait_until(lambda: self.b.listens(PORT) or not self.daemon.running(), "rdmamigd listens")
         self.assertTrue(self.daemon.running(), self.daemon.output)
         return source, target
 

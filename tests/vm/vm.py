@@ -8,8 +8,8 @@ build tree, programs and paths as outside. Commands run in it as root, several a
         status, output = vm.run(["ibv_devices"])
 
     with pair() as (a, b):                     # linked by a virtual cable
-        server = a.start(["ib_write_bw", "-R"])
-        b.run(["ib_write_bw", "-R", a.address])
+        server = a.start(["ib_write_bw"])
+        b.run(["ib_write_bw", a.address])
         a.set_link(False)
 
 One VM has rxe0 on a veth; of two, each has rxe0 on its end of the cable. What the VM writes is gone with it; what the host
@@ -38,7 +38,8 @@ import initramfs
 
 ROOT = Path(__file__).resolve().parents[2]
 CHANNELS = 6        # commands that may run at once
-BOOT_PATIENCE = 120  # s; it takes 5 to 10 on an idle machine
+BOOT_PATIENCE = 300  # s; it takes 5 to 10 on an idle machine, 30 on a very busy one
+PATIENCE = 180       # s; for what takes a moment
 KEPT = ("PATH", "HOME", "LANG", "XDG_CACHE_HOME", "PYTHONDONTWRITEBYTECODE")  # environment variables; and RDMAMIG_*
 
 Channel = collections.namedtuple("Channel", "name socket")
@@ -142,8 +143,10 @@ class Command:
         """Kills it and what it started, and waits for that."""
         if self.running():
             port = f"$(grep -lx {self.channel.name} /sys/class/virtio-ports/*/name | cut -d/ -f5)"
-            self.vm.run(f'kill -s KILL -- "-$(cat /run/vm/job-{port}.pid)"', timeout=30)
-            self.thread.join(30)
+            # It may not have begun yet.
+            self.vm.run(f'pid=/run/vm/job-{port}.pid; for i in $(seq 100); do [ ! -s $pid ] || break; sleep 0.1; done; '
+                        'kill -s KILL -- "-$(cat $pid)"', timeout=PATIENCE)
+            self.thread.join(PATIENCE)
 
 
 class Vm:
@@ -245,7 +248,7 @@ class Vm:
                     raise VmError(f"QEMU ended: {(self.folder / 'qemu.log').read_text().strip()}")
                 continue
             listener.close()
-            connection.settimeout(60)
+            connection.settimeout(PATIENCE)
             return connection
 
     def console(self, lines=40):
@@ -280,7 +283,7 @@ class Vm:
         lines = [f"cd {shlex.quote(str(cwd or os.getcwd()))} || exit 126"]
         lines += [f"export {name}={shlex.quote(str(value))}" for name, value in names.items()]
         try:
-            channel = self.channels.get(timeout=60)
+            channel = self.channels.get(timeout=PATIENCE)
         except queue.Empty:
             raise VmError(f"VM {self.name} runs {CHANNELS} commands already")
         return Command(self, channel, "\n".join([*lines, text, ""]), timeout, sink)
@@ -288,6 +291,11 @@ class Vm:
     def run(self, command, **options):
         """Runs a command to its end and returns (exit status, output)."""
         return self.start(command, **options).wait()
+
+    def listens(self, port):
+        """Whether a socket is in state LISTEN (0A) on a TCP port: a connection of before may still linger on it."""
+        rows = [row.split() for row in self.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"])[1].splitlines()]
+        return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows if len(row) > 3)
 
     def close(self):
         if self.process and self.process.poll() is None:
