@@ -21,8 +21,8 @@
 #define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
 #define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
 #define RUN_TIMEOUT_MS 120000  /* likewise: it tries for a while, and its disks may be slow to open */
-#define QUERY_FOR_MS rm_fault_number("query-for", 30000) /* how long the destination is asked for its word   \
-                                                          */
+/* How long the destination is asked for its word. */
+#define QUERY_FOR_MS rm_fault_number("query-for", 30000)
 #define QUERY_EVERY_MS 500
 
 /* The state as a block of its own, padded with zeroes to whole pages. */
