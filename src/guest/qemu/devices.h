@@ -16,5 +16,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmDevices, rm_devices_free)
  * device. */
 gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options, GError **error);
 
+/* All block nodes, as query-named-block-nodes tells them: *ret_nodes is an array inside *ret_reply (caller
+ * puts). */
+gboolean rm_devices_nodes(RmQmp *qmp, json_object **ret_reply, json_object **ret_nodes, GError **error);
+
 /* Reason guest-changed, naming what came or went. */
 gboolean rm_devices_compare(RmDevices *then, RmDevices *now, GError **error);
