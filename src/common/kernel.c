@@ -58,19 +58,25 @@ static gboolean probe_scan(RmKernel *kernel, int uffd, uint8_t *map, size_t page
     return TRUE;
 }
 
+int rm_kernel_own_uffd(void)
+{
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURES};
+    rm_autofd uffd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+    if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api) < 0)
+        return -errno;
+    return rm_fd_steal(&uffd);
+}
+
 static gboolean probe_uffd(RmKernel *kernel, GError **error)
 {
-    rm_autofd uffd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
-    if (uffd < 0 && (errno == ENOSYS || errno == EINVAL))
-        return TRUE; /* not built in, or older than UFFD_USER_MODE_ONLY */
+    rm_autofd uffd = rm_kernel_own_uffd();
+    if (uffd == -ENOSYS || uffd == -EINVAL)
+        return TRUE; /* not built in, or older than UFFD_USER_MODE_ONLY or one of the features */
     if (uffd < 0)
         return rm_set_errno(
-            error, RM_REASON_KERNEL, errno,
+            error, RM_REASON_KERNEL, -uffd,
             "cannot probe the kernel: userfaultfd is denied to this process (a seccomp filter of the "
             "container or a security module; allow it)");
-    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURES};
-    if (ioctl(uffd, UFFDIO_API, &api) < 0)
-        return TRUE;
     size_t page_size = sysconf(_SC_PAGESIZE);
     uint8_t *map = mmap(NULL, 2 * page_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)

@@ -22,6 +22,7 @@
 #ifndef PAGEMAP_SCAN
 #define PAGE_IS_WPALLOWED (1 << 0)
 #define PAGE_IS_WRITTEN (1 << 1)
+#define PAGE_IS_PRESENT (1 << 3)
 #define PM_SCAN_WP_MATCHING (1 << 0)
 #define PM_SCAN_CHECK_WPASYNC (1 << 1)
 
@@ -48,6 +49,10 @@ struct pm_scan_arg {
 
 #define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
 #endif
+
+/* A userfaultfd of this process, not blocking, with the features that the tracker uses; or a negative errno:
+ * -ENOSYS, -EINVAL if the kernel has no such thing. */
+int rm_kernel_own_uffd(void);
 
 /* What this kernel has; "absent" (FALSE) differs from "could not find out" (an error). */
 typedef struct {

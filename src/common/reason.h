@@ -51,6 +51,7 @@
     X(SAME_MEMORY, "same-memory")                     /* both ends are the same memory file */                \
     X(MEMORY_SHORT, "memory-short")                   /* not enough free memory or hugepages */               \
     X(NOT_CONVERGED, "not-converged")                 /* --max-rounds or --timeout reached */                 \
+    X(MAX_PAUSE, "max-pause")                         /* paused for longer than --max-pause allows */         \
     X(VERIFY, "verify-mismatch")                      /* --verify found different bytes */                    \
     X(STATE_SAVE, "state-save")                       /* QEMU could not save its device state */              \
     X(STATE_LOAD, "state-load")                       /* the destination rejected the device state */         \

@@ -293,6 +293,12 @@ static gboolean take_reply(RmControl *control, uint64_t id, json_object **ret_me
     return TRUE;
 }
 
+static gboolean peek_reply(RmControl *control, uint64_t id, json_object **ret_message)
+{
+    Pending *pending = g_hash_table_lookup(control->pending, &id);
+    return pending == NULL || pending->reply != NULL || rm_link_state(control->link) != RM_LINK_ALIVE;
+}
+
 static gboolean take_request(RmControl *control, uint64_t id, json_object **ret_message)
 {
     if (rm_link_state(control->link) == RM_LINK_BROKEN)
@@ -389,6 +395,15 @@ static gboolean check_reply(RmControl *control, json_object *reply, GError **err
     RmReason reason = peer_failure(reply, RM_REASON_PROTOCOL, &detail);
     g_autofree char *name = rm_link_dup_peer_name(control->link);
     return rm_fail(error, reason, "%s: %s", name, detail);
+}
+
+gboolean rm_control_wait(RmControl *control, uint64_t id, unsigned timeout_ms)
+{
+    g_autoptr(GError) ignored = NULL;
+    enter(control);
+    gboolean ok = wait_for(control, peek_reply, id, timeout_ms, NULL, NULL, &ignored);
+    leave(control);
+    return ok;
 }
 
 gboolean rm_control_finish(RmControl *control, uint64_t id, unsigned timeout_ms, GCancellable *cancellable,

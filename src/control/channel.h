@@ -49,6 +49,10 @@ uint64_t rm_control_begin(RmControl *control, json_object *message, GError **err
 gboolean rm_control_finish(RmControl *control, uint64_t id, unsigned timeout_ms, GCancellable *cancellable,
                            json_object **ret_reply, GError **error);
 
+/* Waits until finish() with that id would not have to wait: the reply has come, or the channel has broken.
+ * FALSE if that was not so within the time; the reply may still come. */
+gboolean rm_control_wait(RmControl *control, uint64_t id, unsigned timeout_ms);
+
 /* Sends a message without id (ownership taken): bye, or cancel, whose reason and detail the peer's channel
  * breaks with. */
 gboolean rm_control_send(RmControl *control, json_object *message, GError **error);

@@ -13,7 +13,7 @@
 
 const char *rm_fate_name(RmFate fate)
 {
-    static const char *const names[] = {"unknown", "active", "aborted", "committed"};
+    static const char *const names[] = {"unknown", "aborted", "committed"};
     return names[fate];
 }
 

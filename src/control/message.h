@@ -72,7 +72,7 @@ typedef struct {
     uint64_t protocol, chunk_size, channels;
     char *transport;
     char *token; /* hexadecimal */
-    char *boot;  /* instance of the daemon: fates are known to this one only */
+    char *boot;  /* instance of the daemon, for its log and the source's */
     json_object *address;
     GPtrArray *available; /* char*: transports that the destination could use, whatever was chosen */
 } RmAccept;
@@ -102,7 +102,7 @@ typedef struct {
     RmDigest digest;
 } RmVerifyItem;
 
-typedef enum { RM_FATE_UNKNOWN, RM_FATE_ACTIVE, RM_FATE_ABORTED, RM_FATE_COMMITTED } RmFate;
+typedef enum { RM_FATE_UNKNOWN, RM_FATE_ABORTED, RM_FATE_COMMITTED } RmFate;
 const char *rm_fate_name(RmFate fate);
 
 void rm_hello_free(RmHello *hello);

@@ -22,7 +22,6 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
     RmDaemon *daemon = g_new0(RmDaemon, 1);
     daemon->options = options;
     daemon->boot = g_uuid_string_random();
-    daemon->fates = rm_fates_new();
     g_mutex_init(&daemon->lock);
     g_cond_init(&daemon->idle);
     daemon->sessions = g_hash_table_new(g_str_hash, g_str_equal);
@@ -36,7 +35,6 @@ void rm_daemon_free(RmDaemon *daemon)
         return;
     g_hash_table_unref(daemon->sessions);
     g_hash_table_unref(daemon->busy);
-    rm_fates_free(daemon->fates);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
     g_free(daemon->boot);
@@ -86,17 +84,17 @@ void rm_daemon_release(RmDaemon *daemon, const char *path)
     g_mutex_unlock(&daemon->lock);
 }
 
-RmFate rm_daemon_query(RmDaemon *daemon, const char *session)
+gboolean rm_daemon_query(RmDaemon *daemon, const char *session, const char *token, RmFate *ret_fate,
+                         gboolean *ret_done, GError **error)
 {
-    RmFate fate = rm_fates_abort(daemon->fates, session);
-    if (fate != RM_FATE_ABORTED)
-        return fate;
+    if (!rm_fates_query(session, token, ret_fate, ret_done, error))
+        return FALSE;
     g_mutex_lock(&daemon->lock);
     RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, session);
-    if (running != NULL)
+    if (running != NULL && *ret_fate == RM_FATE_ABORTED)
         g_cancellable_cancel(running->cancel);
     g_mutex_unlock(&daemon->lock);
-    return fate;
+    return TRUE;
 }
 
 /* ---- connections ---- */

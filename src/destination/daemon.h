@@ -18,10 +18,9 @@ typedef struct {
     const RmListenOptions *options; /* immutable */
     char *boot;                     /* immutable: this instance's UUID */
     uint16_t port;                  /* immutable once listening */
-    RmFates *fates;
-    int connections_max; /* immutable once listening */
-    int connections;     /* atomic: threads of connections */
-    gboolean full;       /* the main loop's: callers are being turned away */
+    int connections_max;            /* immutable once listening */
+    int connections;                /* atomic: threads of connections */
+    gboolean full;                  /* the main loop's: callers are being turned away */
 
     GMutex lock;          /* all below */
     GCond idle;           /* signalled when a session ends */
@@ -57,5 +56,6 @@ void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx);
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path);
 void rm_daemon_release(RmDaemon *daemon, const char *path);
 
-/* The answer to `query`: aborts the session for good unless it is committed, and ends it. */
-RmFate rm_daemon_query(RmDaemon *daemon, const char *session);
+/* The answer to `query`, see fates.h; a session that is aborted by it is ended, with its connection. */
+gboolean rm_daemon_query(RmDaemon *daemon, const char *session, const char *token, RmFate *ret_fate,
+                         gboolean *ret_done, GError **error);

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * What became of each session: the one place that decides between `commit` and an abort.
+ * The answer to `query`: what became of a session, by its journal, whichever process had it.
  *
- * A session is active until either commit() or abort() comes first; the other then fails, for good. The guest
- * runs here only after commit() has returned TRUE; a query answers "aborted" only after abort() has, so no
- * source resumes a guest that may yet run here. Thread-safe.
+ * Asking decides: what is not committed is aborted for good, on disk before the answer. The guest runs here
+ * only after `committed` is on disk, and only if that came first; so no source that hears "aborted" resumes a
+ * guest that may yet run here, whoever dies or reboots in between.
  */
 #pragma once
 
 #include "control/message.h"
 
-#define RM_FATES_KEPT 1024 /* ended sessions remembered; older ones answer "unknown" */
-
-typedef struct RmFates RmFates;
-
-RmFates *rm_fates_new(void);
-void rm_fates_free(RmFates *fates);
-
-/* Makes `session` active; FALSE if its id was seen before. */
-gboolean rm_fates_begin(RmFates *fates, const char *session);
-/* Active → committed; FALSE if it isn't active any more. */
-gboolean rm_fates_commit(RmFates *fates, const char *session);
-/* Active → aborted. Returns what the fate is now: aborted, committed or unknown. */
-RmFate rm_fates_abort(RmFates *fates, const char *session);
+/* `token`: the session's, as its source knows it. *ret_done: committed, and the guest is as `commit` wished
+ * (runs, or was left paused). A session that no journal here knows is unknown, whatever the token. Reasons
+ * token-rejected (nothing is aborted then), journal. */
+gboolean rm_fates_query(const char *session, const char *token, RmFate *ret_fate, gboolean *ret_done,
+                        GError **error);

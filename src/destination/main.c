@@ -3,12 +3,15 @@
  * threads. */
 #include "common/log.h"
 #include "destination/daemon.h"
+#include "destination/guard.h"
 #include "destination/options.h"
+#include "destination/sweep.h"
 
 #include <glib-unix.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
 static gboolean on_signal(gpointer loop)
 {
@@ -46,6 +49,7 @@ static int run(const RmListenOptions *options)
         rm_daemon_free(daemon);
         return 1;
     }
+    rm_sweep_start(daemon);
     g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
     g_main_loop_run(loop);
     g_message("stopping: no new sessions; those before commit are cancelled");
@@ -62,6 +66,10 @@ int main(int argc, char **argv)
     g_autoptr(GError) error = NULL;
     g_autofree char *text = NULL;
     setlocale(LC_ALL, "");
+    if (argc > 1 && strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
+        rm_log_init("rdmamigd", 0);
+        return rm_guard_destination_main(argc, argv);
+    }
     g_autoptr(RmListenOptions) options = rm_listen_options_parse(argc, argv, &text, &error);
     if (text != NULL) {
         fputs(text, stdout);

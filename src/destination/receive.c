@@ -10,6 +10,7 @@
 #include "control/message.h"
 #include "destination/admit.h"
 #include "destination/find.h"
+#include "destination/guard.h"
 #include "memory/chunk.h"
 
 #include <string.h>
@@ -28,7 +29,7 @@ typedef struct {
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
     Phase phase;
-    gboolean load_tried, ended, dry_run;
+    gboolean load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
     RmBlock *state;
@@ -36,6 +37,8 @@ typedef struct {
     uint64_t chunk_size;
     RmHello *hello;
     RmAccept *accept;
+    RmJournal *journal; /* NULL before accept, and with --dry-run */
+    RmGuardian *guardian;
     guint next_offer; /* of hello->transports */
     gboolean writing; /* the source has begun: no other transport any more */
     RmRx *rx;
@@ -260,6 +263,17 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     return rm_control_reply(receive->control, message, reply, error);
 }
 
+/* The journal's next record, unless somebody else has ended the session there. */
+static gboolean record(Receive *receive, RmState from, RmState to, gboolean run, gboolean synced,
+                       GError **error)
+{
+    RmState state;
+    if (!rm_journal_move(receive->journal, 1u << from, to, run, NULL, synced, &state, error))
+        return FALSE;
+    return state == to ||
+           rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
+}
+
 /* Ends everything that writes RAM: the load reads and writes it itself. */
 static void end_writers(Receive *receive)
 {
@@ -276,10 +290,14 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
     if (receive->state == NULL)
         return rm_fail(error, RM_REASON_PROTOCOL, "`load` before `state`");
     end_writers(receive);
+    /* Recorded first: whoever finds `switchover` after a crash ends the QEMU, whether or not it was tried. */
+    if (!record(receive, RM_STATE_PRECOPY, RM_STATE_SWITCHOVER, FALSE, FALSE, error))
+        return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
-                                         error))
+                                         error) ||
+        !record(receive, RM_STATE_SWITCHOVER, RM_STATE_PREPARED, FALSE, FALSE, error))
         return FALSE;
     receive->phase = PHASE_LOADED;
     g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
@@ -289,6 +307,7 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
 
 static gboolean on_commit(Receive *receive, json_object *message, GError **error)
 {
+    g_autoptr(GError) problem = NULL;
     gboolean run;
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
@@ -299,14 +318,22 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     RmGuestRun state;
     if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
         return FALSE;
-    if (!rm_fates_commit(receive->daemon->fates, receive->entry.id))
-        return rm_fail(error, RM_REASON_CANCELLED, "the session was aborted before its commit arrived");
+    rm_fault_pause("destination-commit");
+    /* The one step that makes the guest ours, for it excludes the other: a query that aborts (fates.c). A
+     * crash before it: whoever comes next aborts. After it: whoever comes next runs the guest, see settle.h.
+     */
+    if (!record(receive, RM_STATE_PREPARED, RM_STATE_COMMITTED, run, TRUE, error))
+        return FALSE;
     receive->phase = PHASE_COMMITTED;
+    rm_fault_pause("destination-committed");
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
-        g_critical("session %s: the guest is here and does not run: %s; next: send `cont` to %s",
-                   receive->entry.id, (*error)->message, receive->found.path);
+        g_critical("session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
+                   receive->entry.id, (*error)->message, receive->entry.id);
         return FALSE;
     }
+    /* Without this record the next one to look would only try again to run what runs. */
+    if (!record(receive, RM_STATE_COMMITTED, RM_STATE_DONE, run, FALSE, &problem))
+        g_warning("session %s: %s", receive->entry.id, problem->message);
     g_message("session %s: guest %s is here and %s", receive->entry.id, receive->found.info->name,
               run ? "runs" : "is paused");
     json_object *reply = rm_json_message(RM_MSG_RUNNING);
@@ -380,11 +407,12 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     if (!rm_token_new(receive->entry.token, error) || !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
-    if (!hello->dry_run && !rm_fates_begin(receive->daemon->fates, hello->session))
-        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_token_format(receive->entry.token);
-    if (!prepare_guest(receive, error) || !start_transport(receive, error))
+    /* The journal is the last step before `accept`: what is refused leaves no file. */
+    if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
+        (!hello->dry_run && !rm_guard_destination_start(hello, accept, &receive->found, peer,
+                                                        &receive->journal, &receive->guardian, error)))
         return FALSE;
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
     receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
@@ -438,6 +466,7 @@ static void serve_requests(Receive *receive)
     }
     if (problem == NULL || receive->phase == PHASE_COMMITTED)
         return;
+    receive->cancelled = rm_error_reason(problem) == RM_REASON_CANCELLED;
     g_warning("session %s ended without the guest: %s: %s", receive->entry.id,
               rm_reason_name(rm_error_reason(problem)), problem->message);
     tell_source(receive, problem);
@@ -460,10 +489,25 @@ static void end_guest(Receive *receive)
                   receive->found.path);
 }
 
+/* Before the QEMU is ended, so that a commit can't come in between. A record that fails leaves the session
+ * open: nobody can commit it any more, and whoever looks next aborts it. If `committed` stands there all the
+ * same (it could be neither synced nor taken back), the QEMU is left as it is, for whoever settles that. */
+static void abort_journal(Receive *receive)
+{
+    g_autoptr(GError) error = NULL;
+    RmState state = RM_STATE_FAILED;
+    if (!rm_journal_move(receive->journal, RM_JOURNAL_OPEN,
+                         receive->cancelled ? RM_STATE_CANCELLED : RM_STATE_FAILED, FALSE, NULL, FALSE,
+                         &state, &error))
+        g_warning("session %s: %s", receive->entry.id, error->message);
+    if (rm_state_owner(state) == RM_OWNER_DESTINATION)
+        receive->phase = PHASE_COMMITTED;
+}
+
 static void receive_clear(Receive *receive)
 {
-    if (receive->added && !receive->dry_run && receive->phase != PHASE_COMMITTED)
-        rm_fates_abort(receive->daemon->fates, receive->entry.id);
+    if (receive->journal != NULL && receive->phase != PHASE_COMMITTED)
+        abort_journal(receive);
     end_writers(receive);
     end_guest(receive);
     rm_control_free(g_steal_pointer(&receive->control));
@@ -472,7 +516,9 @@ static void receive_clear(Receive *receive)
     rm_hello_free(receive->hello);
     rm_accept_free(receive->accept);
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
+    rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
+    rm_journal_close(receive->journal); /* from here on nobody looks after the session */
     if (receive->added)
         rm_daemon_remove(receive->daemon, &receive->entry);
     g_object_unref(receive->entry.cancel);
@@ -481,16 +527,20 @@ static void receive_clear(Receive *receive)
 
 static void answer_query(Receive *receive, json_object *message)
 {
-    const char *session;
+    const char *session, *token;
+    RmFate fate;
+    gboolean done;
     g_autoptr(GError) error = NULL;
-    if (!rm_json_string(message, "session", &session, &error)) {
+    if (!rm_json_string(message, "session", &session, &error) ||
+        !rm_json_string(message, "token", &token, &error) ||
+        !rm_daemon_query(receive->daemon, session, token, &fate, &done, &error)) {
+        g_warning("a query is not answered: %s", error->message);
         rm_control_reply_failure(receive->control, message, RM_MSG_ERROR, error, NULL);
         return;
     }
-    RmFate fate = rm_daemon_query(receive->daemon, session);
     json_object *reply = rm_json_message(RM_MSG_FATE);
     rm_json_add_string(reply, "fate", rm_fate_name(fate));
-    rm_json_add_string(reply, "boot", receive->daemon->boot);
+    rm_json_add_bool(reply, "done", done);
     rm_control_reply(receive->control, message, reply, NULL);
     g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
 }

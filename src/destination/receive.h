@@ -10,7 +10,8 @@
  * another attempt, since its RAM is emptied when the next session is accepted.
  * - loaded: the transport has been stopped and the state loaded; nothing of ours writes RAM any more. Any
  *   failure: this QEMU is used up, and is ended, so that it can't be asked again.
- * - committed: rm_fates_commit() said yes: the guest is ours, and is run whatever becomes of the connection.
+ * - committed: `committed` is in the journal, on disk: the guest is ours, and is run whatever becomes of the
+ * connection.
  */
 #pragma once
 

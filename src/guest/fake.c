@@ -113,6 +113,11 @@ static gboolean fake_preflight(RmGuest *guest, GPtrArray *blocks, const RmPrefli
                                                        "running or paused", RM_REASON_GUEST_STATE, error);
 }
 
+static const char *fake_puncher(RmGuest *guest)
+{
+    return NULL;
+}
+
 static gboolean fake_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -241,6 +246,7 @@ static const RmGuestOps fake_ops = {
     .run_state = fake_run_state,
     .blocks = fake_blocks,
     .preflight = fake_preflight,
+    .puncher = fake_puncher,
     .recheck = fake_recheck,
     .fence = fake_fence,
     .poll = fake_poll,

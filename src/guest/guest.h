@@ -58,6 +58,10 @@ typedef struct {
      * fix. */
     gboolean (*preflight)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                           GError **error);
+    /* Source, after preflight(): the device that may give pages of RAM back to the host while the guest runs
+     * (balloon, virtio-mem: design fact 9), for the operator's eyes; NULL if there is none. The guest's own.
+     */
+    const char *(*puncher)(RmGuest *guest);
     /* Source, after stop(): those checks again whose answer can change (other mappings, blocks, jobs,
      * devices). */
     gboolean (*recheck)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options, GError **error);

@@ -206,8 +206,7 @@ static gpointer enter_scope(gpointer data)
     const char *side = facts->side == RM_SIDE_SOURCE ? "source" : "destination";
     g_autoptr(GError) error = NULL;
     g_autofree char *name = g_strdup_printf("rdmamig-guardian-%s-%s.scope", side, facts->session);
-    g_autofree char *description =
-        g_strdup_printf("Guardian of guest %s's migration", facts->guest != NULL ? facts->guest : "?");
+    g_autofree char *description = g_strdup_printf("Guardian of migration %s", facts->session);
     if (!rm_scope_enter(name, description, getpid(), &error))
         g_debug("no scope of its own for the guardian: %s", error->message);
     return NULL;

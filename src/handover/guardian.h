@@ -16,6 +16,9 @@
 
 #include "handover/journal.h"
 
+/* Hidden: it makes either program a guardian, see RmGuardianParams. */
+#define RM_GUARDIAN_VERB "guardian"
+
 typedef struct RmGuardian RmGuardian;
 
 typedef struct {

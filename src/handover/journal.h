@@ -30,6 +30,9 @@
 #define RM_JOURNAL_KEPT 10000 /* … unless there are more than this many ended ones: then the oldest go */
 #define RM_JOURNAL_BYTES (1u << 20) /* no file is larger; a larger one is not ours */
 
+/* The states of a journal from which a session may still end either way. */
+#define RM_JOURNAL_OPEN (RM_STATE_BIT(PRECOPY) | RM_STATE_BIT(SWITCHOVER) | RM_STATE_BIT(PREPARED))
+
 /* Thread-safe, each call: several threads of one process may share an RmJournal. All paths are refused that
  * others could have put there: symbolic links, other owners, files or folders that others may write. */
 
@@ -55,7 +58,7 @@ typedef struct {
 typedef struct {
     RmState state;
     unsigned past;     /* RM_STATE_BIT of this state and of all before it */
-    gboolean run;      /* committed: the guest is to run (FALSE: to be left paused) */
+    gboolean run;      /* from committed on: the guest is to run there (FALSE: to be left paused) */
     json_object *note; /* source: what the VMM's settings were before save(), see guest.h recall(); NULL if
                           unchanged. The latest one that was given, in whatever record */
     int64_t time_us;

@@ -156,24 +156,33 @@ static gboolean seek_data(const RmBlock *block, uint64_t from, uint64_t to, GArr
     return TRUE;
 }
 
-/* pread of exactly `length` bytes at `offset` of the block. */
+int rm_block_read(const RmBlock *block, uint64_t offset, void *to, size_t length)
+{
+    if (block->fd < 0) {
+        memcpy(to, block->map + offset, length);
+        return 0;
+    }
+    for (size_t done = 0; done < length;) {
+        ssize_t n = pread(block->fd, (uint8_t *)to + done, length - done,
+                          (off_t)(block->file_offset + offset + done));
+        if (n == 0)
+            return -EFAULT;
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
 static gboolean probe(const RmBlock *block, uint64_t offset, uint8_t *buffer, size_t length, GError **error)
 {
-    for (size_t done = 0; done < length;) {
-        ssize_t n =
-            pread(block->fd, buffer + done, length - done, (off_t)(block->file_offset + offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return rm_set_errno(error, RM_REASON_INTERNAL, errno,
-                                "RAM block %s: cannot read its file at %" G_GUINT64_FORMAT, block->name,
-                                offset + done);
-        if (n == 0)
-            return rm_fail(error, RM_REASON_INTERNAL,
-                           "RAM block %s: its file has become shorter than the block", block->name);
-        done += (size_t)n;
-    }
-    return TRUE;
+    int code = rm_block_read(block, offset, buffer, length);
+    if (code == -EFAULT)
+        return rm_fail(error, RM_REASON_INTERNAL, "RAM block %s: its file has become shorter than the block",
+                       block->name);
+    return code == 0 ||
+           rm_set_errno(error, RM_REASON_INTERNAL, -code,
+                        "RAM block %s: cannot read its file at %" G_GUINT64_FORMAT, block->name, offset);
 }
 
 /* An untouched hugetlbfs file, in one look; a large one takes seconds to read otherwise. */

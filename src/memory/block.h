@@ -56,6 +56,11 @@ gboolean rm_block_open(RmBlock *block, int fd, gboolean writable, GError **error
  * moves the file position, so one thread a block at a time). Reason internal. */
 gboolean rm_block_populated(const RmBlock *block, GArray *extents, GError **error);
 
+/* Copies [offset, offset + length) to `to`, by pread: a hole reads as zeroes and is not allocated. Any
+ * thread. Returns 0 or a negative errno, -EFAULT if the file has become too short. A block without a file is
+ * copied from memory. */
+int rm_block_read(const RmBlock *block, uint64_t offset, void *to, size_t length);
+
 /* Bytes allocated to the file (st_blocks). */
 gboolean rm_block_allocated(const RmBlock *block, uint64_t *ret_bytes, GError **error);
 

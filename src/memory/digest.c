@@ -7,6 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#define READ_BYTES 65536u
+
 /* The first extent that ends behind `offset`; a large guest has many, and each chunk asks. */
 static unsigned first_extent(const GArray *extents, uint64_t offset)
 {
@@ -21,6 +23,21 @@ static unsigned first_extent(const GArray *extents, uint64_t offset)
     return low;
 }
 
+/* What can't be read (the file was truncated) counts as zeroes, and so as different. */
+static void add_pages(XXH3_state_t *state, const RmBlock *block, uint64_t offset, uint64_t length)
+{
+    _Alignas(64) uint8_t buffer[READ_BYTES];
+    if (rm_block_read(block, offset, buffer, length) < 0)
+        return;
+    for (uint64_t at = 0; at < length; at += RM_PAGE) {
+        if (rm_is_zero(buffer + at, RM_PAGE))
+            continue;
+        uint64_t number = GUINT64_TO_LE((offset + at) >> RM_PAGE_SHIFT);
+        XXH3_128bits_update(state, &number, sizeof number);
+        XXH3_128bits_update(state, buffer + at, RM_PAGE);
+    }
+}
+
 RmDigest rm_digest_range(const RmBlock *block, const GArray *extents, uint64_t offset, uint64_t length)
 {
     g_assert(block->map != NULL && offset % RM_PAGE == 0 && length % RM_PAGE == 0);
@@ -33,13 +50,9 @@ RmDigest rm_digest_range(const RmBlock *block, const GArray *extents, uint64_t o
         const RmExtent *extent = &g_array_index(extents, RmExtent, i);
         if (extent->start >= end)
             break;
-        for (uint64_t at = MAX(extent->start, offset); at < MIN(extent->end, end); at += RM_PAGE) {
-            if (rm_is_zero(block->map + at, RM_PAGE))
-                continue;
-            uint64_t number = GUINT64_TO_LE(at >> RM_PAGE_SHIFT);
-            XXH3_128bits_update(state, &number, sizeof number);
-            XXH3_128bits_update(state, block->map + at, RM_PAGE);
-        }
+        uint64_t last = MIN(extent->end, end);
+        for (uint64_t at = MAX(extent->start, offset); at < last; at += READ_BYTES)
+            add_pages(state, block, at, MIN(READ_BYTES, last - at));
     }
     XXH128_hash_t hash = XXH3_128bits_digest(state);
     XXH3_freeState(state);

@@ -2,7 +2,7 @@
 /*
  * The digest of a chunk, for --verify: XXH3 (128 bits) over each page that is not all zeroes, preceded by its
  * page number within the block (little-endian u64). Holes and zero pages contribute nothing, so that both
- * ends agree whatever is populated, and no hole is touched.
+ * ends agree whatever is populated. Read with pread: a hole stays one.
  */
 #pragma once
 

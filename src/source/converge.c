@@ -22,7 +22,7 @@ RmNext rm_converge_decide(const RmConvergence *state, double *ret_expected_ms)
         return RM_NEXT_SWITCHOVER;
     if ((state->max_rounds > 0 && state->rounds >= state->max_rounds) ||
         (state->timeout_ms > 0 && state->elapsed_ms >= state->timeout_ms))
-        return state->on_timeout_suspend ? RM_NEXT_SWITCHOVER : RM_NEXT_GIVE_UP;
+        return state->on_timeout_suspend ? RM_NEXT_SUSPEND : RM_NEXT_GIVE_UP;
     return RM_NEXT_ROUND;
 }
 
@@ -85,7 +85,8 @@ gboolean rm_converge_precopy(RmSession *session, GError **error)
         if (!rm_session_check(session, error) || !session->guest->ops->poll(session->guest, error) ||
             !rm_round_run(session, kind, &stats, error) || !decide(session, &next, error))
             return FALSE;
-        if (next == RM_NEXT_SWITCHOVER)
+        session->moved_stopped = next == RM_NEXT_SUSPEND;
+        if (next == RM_NEXT_SWITCHOVER || next == RM_NEXT_SUSPEND)
             return TRUE;
         int64_t took = g_get_monotonic_time() - round_begin;
         if (took < MIN_ROUND_US)

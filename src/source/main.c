@@ -9,8 +9,10 @@
 #include "common/log.h"
 #include "common/reason.h"
 #include "config.h"
+#include "source/guard.h"
 #include "source/monitor.h"
 #include "source/options.h"
+#include "source/resolve.h"
 #include "source/session.h"
 
 #include <glib-unix.h>
@@ -25,10 +27,12 @@ static const char usage_text[] =
     "usage: rdmamig send --qmp PATH --to HOST[:PORT] [OPTION…]   move a guest (send --help: all options)\n"
     "       rdmamig status [--json] [SESSION|GUEST]             what is being sent from this host\n"
     "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays here\n"
+    "       rdmamig resolve [SESSION] [--force-resume] [--json] settle a session that was broken off; list "
+    "them\n"
     "       rdmamig --version | --help\n"
     "\n"
     "exit status: 0 done, 1 failed (guest at the source), 2 usage, 3 refused (no byte moved), 4 cancelled,\n"
-    "             5 doubtful, 6 moved but cleaning up failed\n";
+    "             5 doubtful (see resolve), 6 moved but cleaning up failed\n";
 
 static int usage_error(const char *text)
 {
@@ -148,11 +152,30 @@ static int verb_cancel(int argc, char **argv)
     return rm_monitor_cancel(argc == 2 ? argv[1] : NULL);
 }
 
+static int verb_resolve(int argc, char **argv)
+{
+    RmResolveOptions options = {0};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--force-resume") == 0)
+            options.force_resume = TRUE;
+        else if (strcmp(argv[i], "--json") == 0)
+            options.json = TRUE;
+        else if (argv[i][0] == '-' || *argv[i] == '\0' || options.session != NULL)
+            return usage_error("resolve takes [SESSION] [--force-resume] [--json]");
+        else
+            options.session = argv[i];
+    }
+    if (options.force_resume && options.session == NULL)
+        return usage_error("--force-resume needs the session");
+    rm_log_init("rdmamig", 0);
+    return rm_resolve(&options);
+}
+
 int main(int argc, char **argv)
 {
     setlocale(LC_ALL, "");
     if (argc < 2)
-        return usage_error("a verb is missing: send, status or cancel");
+        return usage_error("a verb is missing: send, status, cancel or resolve");
     if (strcmp(argv[1], "--version") == 0) {
         puts("rdmamig " RM_VERSION);
         return 0;
@@ -161,10 +184,15 @@ int main(int argc, char **argv)
         fputs(usage_text, stdout);
         return 0;
     }
+    if (strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
+        rm_log_init("rdmamig", 0);
+        return rm_guard_source_main(argc, argv);
+    }
     const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } verbs[] = {{"send", verb_send}, {"status", verb_status}, {"cancel", verb_cancel}};
+    } verbs[] = {
+        {"send", verb_send}, {"status", verb_status}, {"cancel", verb_cancel}, {"resolve", verb_resolve}};
     for (guint i = 0; i < G_N_ELEMENTS(verbs); i++) {
         if (strcmp(argv[1], verbs[i].name) == 0)
             return verbs[i].run(argc - 1, argv + 1);

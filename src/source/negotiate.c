@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reaching the destination: connect, hello, accept; and, after a lost commit, query. */
+/* Reaching the destination: connect, hello, accept. */
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "memory/chunk.h"
+#include "source/connect.h"
 #include "source/session.h"
 
 #include <string.h>
 
-#define CONNECT_TIMEOUT_MS 10000
 #define HELLO_TIMEOUT_MS 120000 /* the destination may start a QEMU and empty its RAM first */
 #define DATA_TIMEOUT_MS 10000
 
@@ -17,32 +18,10 @@ static void on_lost(GCancellable *lost, RmSession *session)
     g_cancellable_cancel(session->cancel);
 }
 
-static RmControl *connect_control(const RmSendOptions *options, GCancellable *cancel, GError **error)
-{
-    g_autoptr(GSocketClient) client = g_socket_client_new();
-    g_autoptr(GError) problem = NULL;
-    g_autoptr(GSocketConnectable) address = g_network_address_new(options->host, options->port);
-    g_socket_client_set_timeout(client, CONNECT_TIMEOUT_MS / 1000);
-    g_socket_client_set_enable_proxy(client, FALSE);
-    g_autoptr(GSocketConnection) connection = g_socket_client_connect(client, address, cancel, &problem);
-    if (connection == NULL) {
-        if (g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CANCELLED))
-            g_propagate_error(error, g_steal_pointer(&problem));
-        else
-            rm_fail(error, RM_REASON_PEER_UNREACHABLE,
-                    "cannot reach %s port %u: %s; is `rdmamigd --listen` running there, and the port open?",
-                    options->host, options->port, problem->message);
-        return NULL;
-    }
-    g_socket_set_timeout(g_socket_connection_get_socket(connection), 0);
-    RmControl *control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
-    rm_control_set_peer_name(control, "destination");
-    return control;
-}
-
 gboolean rm_negotiate_connect(RmSession *session, GError **error)
 {
-    session->control = connect_control(session->options, session->cancel, error);
+    session->control =
+        rm_connect_control(session->options->host, session->options->port, session->cancel, error);
     if (session->control == NULL)
         return FALSE;
     session->lost_handler =
@@ -156,6 +135,7 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .gid_index = session->options->common.gid_index,
         .packets = session->options->common.packets,
         .serialise = session->options->serialise_chunks,
+        .copy = session->watches != NULL && !rm_fault("no-copy"),
     };
     if (!rm_token_parse(session->accept->token, params.token))
         return rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
@@ -203,31 +183,8 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .chunk_size = session->accept->chunk_size,
         .channels = (unsigned)session->accept->channels,
         .max_bandwidth = session->options->max_bandwidth,
+        .watches = session->watches,
     };
     session->sender = rm_sender_new(&sender);
-    return TRUE;
-}
-
-gboolean rm_negotiate_query(RmSession *session, RmFate *ret_fate, GError **error)
-{
-    g_autoptr(RmControl) control = connect_control(session->options, NULL, error);
-    rm_autojson reply = NULL;
-    const char *fate, *boot;
-    if (control == NULL)
-        return FALSE;
-    json_object *message = rm_json_message(RM_MSG_QUERY);
-    rm_json_add_string(message, "session", session->id);
-    if (!rm_control_request(control, message, CONNECT_TIMEOUT_MS, NULL, &reply, error) ||
-        !rm_message_expect(reply, RM_MSG_FATE, error) || !rm_json_string(reply, "fate", &fate, error) ||
-        !rm_json_string(reply, "boot", &boot, error))
-        return FALSE;
-    rm_control_expect_end(control);
-    /* Another instance of the daemon knows nothing of what the one before it did: its "aborted" would be
-     * worth nothing. */
-    *ret_fate = RM_FATE_UNKNOWN;
-    if (strcmp(boot, session->accept->boot) == 0 && strcmp(fate, rm_fate_name(RM_FATE_COMMITTED)) == 0)
-        *ret_fate = RM_FATE_COMMITTED;
-    else if (strcmp(boot, session->accept->boot) == 0 && strcmp(fate, rm_fate_name(RM_FATE_ABORTED)) == 0)
-        *ret_fate = RM_FATE_ABORTED;
     return TRUE;
 }

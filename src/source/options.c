@@ -15,7 +15,7 @@ typedef struct {
     RmCommandLine line;
     char *pin, *retries;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
-        *max_stall;
+        *max_stall, *max_pause;
 } Texts;
 
 static gboolean check_pin(RmSendOptions *options, const Texts *texts, GError **error)
@@ -61,6 +61,7 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
         {"--downtime-limit", texts->downtime_limit, 1, &options->downtime_limit_ms},
         {"--timeout", texts->timeout, 1000, &options->timeout_ms},
         {"--max-stall", texts->max_stall, 1, &options->max_stall_ms},
+        {"--max-pause", texts->max_pause, 1000, &options->max_pause_ms},
     };
     for (guint i = 0; i < G_N_ELEMENTS(times); i++) {
         if (times[i].text != NULL &&
@@ -69,6 +70,10 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
             return FALSE;
         }
     }
+    options->max_pause_given = texts->max_pause != NULL;
+    if (options->max_pause_ms > RM_PAUSE_MAX_MS)
+        return rm_fail(error, RM_REASON_USAGE, "--max-pause: %s is more than a day; 0 is no bound at all",
+                       texts->max_pause);
     if (texts->on_timeout != NULL) {
         if (strcmp(texts->on_timeout, "suspend") != 0 && strcmp(texts->on_timeout, "cancel") != 0)
             return rm_fail(error, RM_REASON_USAGE, "--on-timeout: `%s` is neither suspend nor cancel",
@@ -116,6 +121,7 @@ static void texts_clear(Texts *texts)
     g_free(texts->timeout);
     g_free(texts->on_timeout);
     g_free(texts->max_stall);
+    g_free(texts->max_pause);
 }
 
 static RmSendOptions *options_new(void)
@@ -124,6 +130,7 @@ static RmSendOptions *options_new(void)
     options->chunk_size = RM_CHUNK_DEFAULT;
     options->downtime_limit_ms = RM_DEFAULT_DOWNTIME_MS;
     options->max_stall_ms = RM_DEFAULT_STALL_MS;
+    options->max_pause_ms = RM_DEFAULT_PAUSE_MS;
     return options;
 }
 
@@ -158,6 +165,8 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
          "then move it stopped, or cancel (cancel)", "suspend|cancel"},
         {"max-stall", 0, 0, G_OPTION_ARG_STRING, &texts.max_stall,
          "longest wait for the guest's disks in a round (1000 ms)", "MS"},
+        {"max-pause", 0, 0, G_OPTION_ARG_STRING, &texts.max_pause,
+         "give up, and let the guest run again, if its pause lasts longer (30 s)", "SECONDS"},
         {"suspend", 0, 0, G_OPTION_ARG_NONE, &options->suspend, "leave the guest paused at the destination",
          NULL},
         {"keep-source", 0, 0, G_OPTION_ARG_NONE, &options->keep_source,

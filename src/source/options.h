@@ -18,6 +18,8 @@ typedef struct {
     uint64_t timeout_ms; /* 0: none */
     gboolean on_timeout_suspend;
     uint64_t max_stall_ms;
+    uint64_t max_pause_ms; /* from stop to commit; 0: any */
+    gboolean max_pause_given;
     char *data_source;
     gboolean pin_all; /* make everything writable before the first round */
     gboolean serialise_chunks;
@@ -29,6 +31,8 @@ typedef struct {
 
 #define RM_DEFAULT_DOWNTIME_MS 300
 #define RM_DEFAULT_STALL_MS 1000
+#define RM_DEFAULT_PAUSE_MS 30000
+#define RM_PAUSE_MAX_MS (24 * 3600 * 1000)
 
 /* Parses the words from `send` on, NULL-terminated. Reason usage. *ret_help is set instead of an error for
  * --help (caller prints and frees). */

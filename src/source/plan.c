@@ -9,10 +9,13 @@
 
 typedef enum { UNASKED, ASKING /* by the plan being made */, ASKED } Asked;
 
-RmSendState *rm_send_state_new(RmBlock *block, gboolean asks)
+#define LOOK_PAGES 16u /* read at a time where pages may be punched */
+
+RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, RmPunchWatch *watch)
 {
     RmSendState *state = g_new0(RmSendState, 1);
     state->block = block;
+    state->watch = watch;
     state->sent = rm_bitmap_new(rm_block_pages(block));
     if (asks)
         state->asked = g_new0(uint8_t, rm_chunk_count(block, RM_CHUNK_MIN));
@@ -96,23 +99,56 @@ static void merge_extents(const GArray *wanted, GArray *extents)
     }
 }
 
-static void look(RmPlan *plan, RmSendState *state, const RmBitmap *pages, uint64_t first, uint64_t end,
-                 uint64_t max_run, GArray *zeroes)
+/* What one plan is made with. */
+typedef struct {
+    RmPlan *plan;
+    RmSendState *state;
+    uint64_t max_run;
+    GArray *zeroes;
+} Look;
+
+/* A page that changes after it was found zero, or not, is reported by the tracker and comes again in a later
+ * round. */
+static void judge(const Look *look, uint64_t page, gboolean zero)
 {
-    rm_bitmap_foreach_run (pages, first, end, from, to) {
-        for (uint64_t page = from; page < to; page++) {
-            /* A page that changes after this look is reported by the tracker and comes again in a later
-             * round. */
-            if (!rm_is_zero(state->block->map + (page << RM_PAGE_SHIFT), RM_PAGE)) {
-                append_page(plan->runs, page, max_run);
-                rm_bitmap_set(state->sent, page, 1);
-                continue;
-            }
-            plan->zero_pages++;
-            if (rm_bitmap_test(state->sent, page)) {
-                append_zero(zeroes, plan->block, page);
-                rm_bitmap_clear(state->sent, page, 1);
-            }
+    RmBitmap *sent = look->state->sent;
+    if (!zero) {
+        append_page(look->plan->runs, page, look->max_run);
+        rm_bitmap_set(sent, page, 1);
+        return;
+    }
+    look->plan->zero_pages++;
+    if (rm_bitmap_test(sent, page)) {
+        append_zero(look->zeroes, look->plan->block, page);
+        rm_bitmap_clear(sent, page, 1);
+    }
+}
+
+static void look_at_map(const Look *look, uint64_t from, uint64_t to)
+{
+    for (uint64_t page = from; page < to; page++)
+        judge(look, page, rm_is_zero(look->state->block->map + (page << RM_PAGE_SHIFT), RM_PAGE));
+}
+
+/* The same through copies. A page that isn't zero is there, so that holding it allocates nothing; if it is
+ * punched between the two, one page of zeroes is. */
+static void look_at_copies(const Look *look, uint64_t from, uint64_t to)
+{
+    _Alignas(64) uint8_t buffer[LOOK_PAGES * RM_PAGE];
+    const RmSendState *state = look->state;
+    for (uint64_t page = from; page < to; page += LOOK_PAGES) {
+        uint64_t n = MIN(to - page, LOOK_PAGES), held = 0; /* held: pages before it are */
+        /* What can't be read goes the way of all data, where the failure is told. */
+        gboolean failed = rm_block_read(state->block, page << RM_PAGE_SHIFT, buffer, n << RM_PAGE_SHIFT) < 0;
+        for (uint64_t i = 0; i <= n; i++) {
+            gboolean zero = i == n || (!failed && rm_is_zero(buffer + i * RM_PAGE, RM_PAGE));
+            if (zero && i > held)
+                rm_punch_watch_hold(state->watch, (page + held) << RM_PAGE_SHIFT,
+                                    (i - held) << RM_PAGE_SHIFT);
+            if (zero)
+                held = i + 1;
+            if (i < n)
+                judge(look, page + i, zero);
         }
     }
 }
@@ -127,7 +163,13 @@ RmPlan *rm_plan_new(RmSendState *state, uint32_t index, uint64_t chunk, uint64_t
     plan->chunk = chunk;
     plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
     plan->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    look(plan, state, pages, first, end, max_run, zeroes);
+    const Look look = {plan, state, max_run, zeroes};
+    rm_bitmap_foreach_run (pages, first, end, from, to) {
+        if (state->watch != NULL)
+            look_at_copies(&look, from, to);
+        else
+            look_at_map(&look, from, to);
+    }
     if (state->asked != NULL) {
         g_autoptr(GArray) unasked = g_array_new(FALSE, FALSE, sizeof(RmExtent));
         find_unasked(plan->runs, state->asked, unasked);

@@ -6,11 +6,16 @@
  * What the destination holds is known page by page: a bit of `sent` is set while the page there may be other
  * than zero. So a zero page is skipped only where zero is what the destination has; elsewhere it becomes a
  * zero range.
+ *
+ * Where the guest may punch holes, pages are looked at without mapping them (reading a hole through the
+ * mapping would take memory again that the guest has just given back), and what is going to be written is
+ * held in the punch watch first.
  */
 #pragma once
 
 #include "common/bitmap.h"
 #include "control/message.h"
+#include "tracker/punch-watch.h"
 #include "transport/transport.h"
 
 #define RM_PLAN_EXTENTS_MAX 128 /* asked for of one chunk; see RM_REGISTER_EXTENTS_MAX */
@@ -18,13 +23,14 @@
 /* What is known of a block; each chunk's part belongs to one thread. Bitmap words are never shared between
  * chunks: a chunk is at least 256 pages, four words. */
 typedef struct {
-    RmBlock *block; /* borrowed */
-    RmBitmap *sent; /* one bit a page */
+    RmBlock *block;      /* borrowed */
+    RmPunchWatch *watch; /* borrowed; NULL if the guest punches no holes */
+    RmBitmap *sent;      /* one bit a page */
     uint8_t *asked; /* one byte a granule (RM_CHUNK_MIN): whether the far end was asked for it; NULL: needs no
                        asking */
 } RmSendState;
 
-RmSendState *rm_send_state_new(RmBlock *block, gboolean asks);
+RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, RmPunchWatch *watch);
 void rm_send_state_free(gpointer state);
 void rm_send_state_asked(RmSendState *state); /* all of it */
 

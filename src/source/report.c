@@ -89,17 +89,22 @@ void rm_reporter_set_guest(RmReporter *reporter, const char *name)
 
 /* ---- JSON ---- */
 
-static json_object *event_new(RmReporter *reporter, const char *event)
+json_object *rm_report_event(const char *session, const char *guest, const char *event)
 {
     json_object *object = json_object_new_object();
     g_autoptr(GDateTime) now = g_date_time_new_now_utc();
     g_autofree char *time = g_date_time_format(now, "%Y-%m-%dT%H:%M:%S.%fZ");
     rm_json_add_uint(object, "schema", 1);
     rm_json_add_string(object, "time", time);
-    rm_json_add_string(object, "session", reporter->session);
-    rm_json_add_string(object, "guest", reporter->guest);
+    rm_json_add_string(object, "session", session);
+    rm_json_add_string(object, "guest", guest);
     rm_json_add_string(object, "event", event);
     return object;
+}
+
+static json_object *event_new(RmReporter *reporter, const char *event)
+{
+    return rm_report_event(reporter->session, reporter->guest, event);
 }
 
 static void add_ms(json_object *object, const char *key, int64_t us)

@@ -75,6 +75,9 @@ void rm_reporter_tick(RmReporter *reporter);
 gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
                             const char *file, GError **error);
 
+/* What every event begins with; caller owns. */
+json_object *rm_report_event(const char *session, const char *guest, const char *event);
+
 /* The session as an object for `rdmamig status`; caller owns. */
 json_object *rm_reporter_status(RmReporter *reporter);
 

@@ -21,6 +21,7 @@
  * found in the next one, because nothing has protected it.
  */
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "memory/chunk.h"
 #include "source/session.h"
 
@@ -100,6 +101,18 @@ static void settle_holes(RmSession *session, guint i, GArray *zeroes)
     settle_hole(session, i, position, rm_block_pages(block_at(session, i)), zeroes);
 }
 
+gboolean rm_round_add_punched(RmSession *session, guint i, const GArray *extents, RmBitmap *pages,
+                              GError **error)
+{
+    if (session->watches == NULL || rm_fault("no-punch-watch"))
+        return TRUE;
+    const RmExtent whole = {0, block_at(session, i)->size};
+    g_autoptr(GArray) all = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    g_array_append_val(all, whole);
+    return rm_punch_watch_collect(session->watches->pdata[i], extents != NULL ? extents : all,
+                                  rm_sender_sent(session->sender, i), pages, error);
+}
+
 /* Protects and collects this round's pages in each block's `todo`. */
 static gboolean scan(RmSession *session, RmRoundKind kind, GError **error)
 {
@@ -111,7 +124,8 @@ static gboolean scan(RmSession *session, RmRoundKind kind, GError **error)
         const GArray *extents = rounds->populated->extents;
         if (kind == RM_ROUND_FIRST)
             mark_extents(extents, rounds->todo); /* armed by the tracker a moment ago */
-        else if (!session->tracker->ops->scan(session->tracker, i, extents, rounds->todo, error))
+        else if (!session->tracker->ops->scan(session->tracker, i, extents, rounds->todo, error) ||
+                 !rm_round_add_punched(session, i, extents, rounds->todo, error))
             return FALSE;
     }
     return TRUE;
@@ -364,7 +378,8 @@ gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret
         rm_bitmap_clear_all(rounds->scratch);
         if (!rm_populated_refresh(rounds->populated, block_at(session, i), FALSE, error) ||
             !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
-                                         error))
+                                         error) ||
+            !rm_round_add_punched(session, i, rounds->populated->extents, rounds->scratch, error))
             return FALSE;
         dirty += rm_bitmap_count(rounds->scratch, 0, rounds->scratch->n_bits);
     }

@@ -337,7 +337,9 @@ RmSender *rm_sender_new(const RmSenderParams *params)
     sender->stopping = g_cancellable_new();
     sender->states = g_ptr_array_new_with_free_func(rm_send_state_free);
     for (guint i = 0; i < params->blocks->len; i++)
-        g_ptr_array_add(sender->states, rm_send_state_new(params->blocks->pdata[i], TRUE));
+        g_ptr_array_add(sender->states,
+                        rm_send_state_new(params->blocks->pdata[i], TRUE,
+                                          params->watches != NULL ? params->watches->pdata[i] : NULL));
     sender->workers = g_new0(Worker, params->channels);
     for (unsigned i = 0; i < params->channels; i++) {
         Worker *worker = &sender->workers[i];
@@ -388,7 +390,7 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
 {
     RmTx *tx = sender->params.tx;
     uint32_t index = sender->states->len;
-    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE));
+    g_ptr_array_add(sender->states, rm_send_state_new(block, FALSE, NULL));
     tx->ops->add_block(tx, block);
     int status = tx->ops->registered(tx, index, (const RmRegion *)(const void *)regions->data, regions->len);
     if (status != 0)

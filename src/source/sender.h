@@ -17,6 +17,7 @@
 #include "common/bitmap.h"
 #include "control/channel.h"
 #include "control/message.h"
+#include "tracker/punch-watch.h"
 #include "transport/transport.h"
 
 typedef struct RmSender RmSender;
@@ -28,6 +29,7 @@ typedef struct {
     uint64_t chunk_size;
     unsigned channels;
     uint64_t max_bandwidth; /* bytes/s of payload over all channels; 0: none */
+    GPtrArray *watches;     /* RmPunchWatch*, one a block, borrowed; NULL if the guest punches no holes */
 } RmSenderParams;
 
 typedef struct {

@@ -12,6 +12,8 @@
 #include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "source/guard.h"
+#include "source/settle.h"
 
 #define QMP_TIMEOUT_MS 30000
 #define ROOT_CAUSE_WAIT_MS 1000
@@ -64,6 +66,7 @@ void rm_session_free(RmSession *session)
         return;
     rm_session_end_data(session);
     rm_tracker_free(session->tracker);
+    g_clear_pointer(&session->watches, g_ptr_array_unref);
     end_control(session);
     rm_rounds_free(session);
     rm_hello_free(session->hello);
@@ -71,6 +74,7 @@ void rm_session_free(RmSession *session)
     g_clear_pointer(&session->blocks, g_ptr_array_unref);
     rm_guest_info_free(session->info);
     rm_guest_free(session->guest);
+    rm_journal_close(session->journal); /* from here on nobody looks after the session */
     g_object_unref(session->cancel);
     g_free(session->id);
     g_free(session);
@@ -95,6 +99,12 @@ gboolean rm_session_check(RmSession *session, GError **error)
     /* The operator's wish first: what breaks on the way to fulfilling it is not the reason. */
     if (g_atomic_int_get(&session->operator_cancelled))
         return rm_fail(error, RM_REASON_CANCELLED, "cancelled by the operator");
+    if (g_atomic_int_get(&session->pause_exceeded))
+        return rm_fail(
+            error, RM_REASON_MAX_PAUSE,
+            "the guest was not handed over within %.1f s of its pause and runs on here; allow more "
+            "with --max-pause",
+            (double)session->options->max_pause_ms / 1000);
     return session->control == NULL || rm_control_error(session->control, error);
 }
 
@@ -131,9 +141,28 @@ static gboolean tick_attaching(gpointer data, GError **error)
     return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error);
 }
 
+/* A guest that may punch holes is read with care: see round.c. */
+static gboolean watch_punches(RmSession *session, GError **error)
+{
+    const char *device = session->guest->ops->puncher(session->guest);
+    if (device == NULL)
+        return TRUE;
+    g_message("%s can give RAM back to the host at any time: RAM is sent from copies, and what is given back "
+              "is watched",
+              device);
+    session->watches = g_ptr_array_new_with_free_func((GDestroyNotify)rm_punch_watch_free);
+    for (guint i = 0; i < session->blocks->len; i++) {
+        RmPunchWatch *watch = rm_punch_watch_new(session->blocks->pdata[i], error);
+        if (watch == NULL)
+            return FALSE;
+        g_ptr_array_add(session->watches, watch);
+    }
+    return TRUE;
+}
+
 static gboolean attach(RmSession *session, GError **error)
 {
-    if (!rm_negotiate_data(session, error))
+    if (!watch_punches(session, error) || !rm_negotiate_data(session, error))
         return FALSE;
     rm_rounds_init(session);
     if (session->options->pin_all && !rm_sender_pin_all(session->sender, tick_attaching, session, error))
@@ -158,6 +187,8 @@ static gboolean run_steps(RmSession *session, GError **error)
         return FALSE;
     if (session->options->dry_run)
         return TRUE;
+    if (!rm_record_start(session, error) || !rm_guard_source_start(session, error))
+        return FALSE;
     rm_session_set_state(session, RM_STATE_ATTACHING);
     if (!attach(session, error))
         return FALSE;
@@ -219,21 +250,11 @@ static const char *guest_name(RmSession *session)
                                                                  : session->options->qmp;
 }
 
-/* What the source's guest does now, asked from its VMM. */
 static char *source_whereabouts(RmSession *session)
 {
-    RmGuestRun run;
-    const char *verb = "is";
     if (session->guest == NULL)
         return g_strdup_printf("guest %s was not touched", guest_name(session));
-    if (!session->guest->ops->run_state(session->guest, &run, NULL))
-        return g_strdup_printf("guest %s does not answer on %s any more", guest_name(session),
-                               g_get_host_name());
-    if (run == RM_GUEST_RUNNING)
-        verb = "runs";
-    else if (run == RM_GUEST_PAUSED || run == RM_GUEST_SAVED)
-        verb = "is paused";
-    return g_strdup_printf("guest %s %s on %s", guest_name(session), verb, g_get_host_name());
+    return rm_settle_whereabouts(session->guest, guest_name(session));
 }
 
 /* The guest is the destination's. Its old QEMU is ended, unless it was to be kept, or may yet be needed. */
@@ -243,8 +264,8 @@ static void end_source(RmSession *session, RmResult *result)
     int pid = (int)session->info->pid;
     if (session->unconfirmed)
         result->detail =
-            g_strdup_printf("the destination has the guest, but its word that the guest runs was lost; "
-                            "the old QEMU (pid %d) was left paused here",
+            g_strdup_printf("the destination has taken the guest over, and did not say that it runs; the old "
+                            "QEMU (pid %d) was left paused here",
                             pid);
     else if (!session->options->keep_source && !session->guest->ops->quit(session->guest, &problem))
         result->detail = g_strdup_printf("the guest moved, but its old QEMU (pid %d) did not end: %s", pid,
@@ -252,15 +273,14 @@ static void end_source(RmSession *session, RmResult *result)
     if (result->detail == NULL)
         return;
     result->reason = RM_REASON_CLEANUP;
-    result->next = session->unconfirmed
-                       ? g_strdup_printf("if the guest is well on %s: kill %d", session->options->host, pid)
-                       : g_strdup_printf("kill %d", pid);
+    result->next = session->unconfirmed ? g_strdup_printf("rdmamig resolve %s", session->id)
+                                        : g_strdup_printf("kill %d", pid);
     result->exit_status = 6;
 }
 
 static void end_well(RmSession *session, RmResult *result)
 {
-    gboolean runs = session->was_running && !session->options->suspend;
+    gboolean runs = rm_record_runs(session);
     result->where = g_strdup_printf("guest %s %s on %s", guest_name(session), runs ? "runs" : "is paused",
                                     session->options->host);
     result->transport = g_strdup(session->transport->name);
@@ -268,6 +288,10 @@ static void end_well(RmSession *session, RmResult *result)
     rm_session_end_data(session);
     rm_tracker_free(g_steal_pointer(&session->tracker));
     rm_session_set_state(session, RM_STATE_DONE);
+    /* Before the old VMM is ended: should we die in between, whoever settles the session ends it.
+     * Unconfirmed, the journal stays at `committed`, by which nobody ends it. */
+    if (!session->unconfirmed)
+        rm_record_end(session);
     end_source(session, result);
 }
 
@@ -277,9 +301,12 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
     static const int exits[] = {
         [RM_STATE_REFUSED] = 3, [RM_STATE_FAILED] = 1, [RM_STATE_CANCELLED] = 4, [RM_STATE_DOUBTFUL] = 5};
     g_autoptr(GError) resume_problem = NULL;
+    gboolean as_before = TRUE;
     if (end_state(session, rm_error_reason(*error)) != RM_STATE_DOUBTFUL &&
-        !rm_switchover_roll_back(session, &resume_problem))
+        !rm_switchover_roll_back(session, &resume_problem)) {
+        as_before = rm_error_reason(resume_problem) == RM_REASON_CLEANUP;
         rm_reporter_warning(session->reporter, RM_REASON_RESUME, resume_problem->message);
+    }
     find_root_cause(session, error);
     const GError *problem = *error;
     RmState state = end_state(session, rm_error_reason(problem));
@@ -287,6 +314,8 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
     rm_session_end_data(session);
     rm_tracker_free(g_steal_pointer(&session->tracker));
     rm_session_set_state(session, state);
+    if (as_before) /* else it is still to be rolled back, by `resolve` */
+        rm_record_end(session);
     result->reason = rm_error_reason(problem);
     result->detail = rm_printable(problem->message, DETAIL_MAX); /* parts of it are other people's words */
     result->exit_status = exits[state];
@@ -295,12 +324,9 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
         g_free(result->where);
         result->where = g_strdup_printf("guest %s is paused on %s, and may run on %s", guest_name(session),
                                         g_get_host_name(), session->options->host);
-        result->next = g_strdup_printf(
-            "look at the guest on %s: if it is there, end the QEMU here; if not, make sure it "
-            "cannot start there and send `cont` to %s",
-            session->options->host, session->options->qmp);
-    } else if (resume_problem != NULL) {
-        result->next = g_strdup_printf("send `cont` to %s", session->options->qmp);
+        result->next = g_strdup_printf("rdmamig resolve %s", session->id);
+    } else if (!as_before) {
+        result->next = g_strdup_printf("rdmamig resolve %s", session->id);
     }
 }
 
@@ -325,6 +351,7 @@ void rm_session_run(RmSession *session, RmResult *ret_result)
     } else {
         end_well(session, &result);
     }
+    rm_guardian_end(g_steal_pointer(&session->guardian)); /* after the last deed: until then it would do it */
     g_clear_error(&problem);
     char *where = rm_printable(result.where, DETAIL_MAX); /* a guest's name is its owner's choice */
     g_free(result.where);

@@ -17,6 +17,8 @@
 #include "control/channel.h"
 #include "control/message.h"
 #include "guest/guest.h"
+#include "handover/guardian.h"
+#include "handover/journal.h"
 #include "memory/populated.h"
 #include "source/options.h"
 #include "source/report.h"
@@ -39,6 +41,7 @@ typedef struct {
     RmReporter *reporter;
     GCancellable *cancel;
     gint operator_cancelled; /* atomic */
+    gint pause_exceeded;     /* atomic */
 
     /* the session thread's */
     RmState state;
@@ -47,13 +50,18 @@ typedef struct {
     GPtrArray *blocks; /* RmBlock* */
     gboolean was_running;
     gboolean guest_touched; /* stopped by us: roll back */
-    gboolean unconfirmed;   /* the destination has committed, but `running` was not heard */
+    gboolean moved_stopped; /* since it did not converge, and that was wished */
+    GSource *pause_timer;   /* NULL while no bound runs */
+    gboolean unconfirmed;   /* the destination has committed, and not said that the guest runs */
+    RmJournal *journal;     /* from `accept` on */
+    RmGuardian *guardian;   /* likewise */
     RmControl *control;
     gulong lost_handler;
     RmHello *hello;
     RmAccept *accept;
     const RmTransport *transport;
     RmTracker *tracker;
+    GPtrArray *watches; /* RmPunchWatch*, one a block; NULL if the guest cannot punch holes */
     RmTx *tx;
     RmSender *sender;
     RmBlockRounds *rounds; /* one a block */
@@ -93,8 +101,17 @@ gboolean rm_negotiate(RmSession *session, GError **error);
 gboolean rm_negotiate_data(RmSession *session, GError **error);
 /* Connects the control channel. */
 gboolean rm_negotiate_connect(RmSession *session, GError **error);
-/* Reconnects and asks what became of the session; FALSE if nobody answers. */
-gboolean rm_negotiate_query(RmSession *session, RmFate *ret_fate, GError **error);
+
+/* record.c: the session's journal. Reason journal throughout. */
+gboolean rm_record_start(RmSession *session, GError **error);
+gboolean rm_record(RmSession *session, RmState from, RmState to, GError **error);
+/* Whether the guest is to run at the destination; in every record, so that the latest one says it. */
+gboolean rm_record_runs(const RmSession *session);
+/* For RmGuestOps.set_note; data is the session. */
+gboolean rm_record_note(gpointer data, json_object *found, GError **error);
+/* The end state that the session is in. A failure is only warned of: settling what is settled does nothing.
+ */
+void rm_record_end(RmSession *session);
 
 /* round.c */
 typedef enum {
@@ -120,12 +137,21 @@ gboolean rm_round_end(RmSession *session, RmRound *round, GError **error);
 gboolean rm_round_run(RmSession *session, RmRoundKind kind, RmRoundStats *ret_stats, GError **error);
 /* Bytes that a round starting now would have to look at: written pages, and suspects apart. */
 gboolean rm_round_pending(RmSession *session, uint64_t *ret_dirty, uint64_t *ret_suspect, GError **error);
+/* Between rounds: adds to `pages` what of block `i`, within `extents` (of RmExtent; NULL: all of it), may
+ * have been punched since it was sent, whatever is there now. */
+gboolean rm_round_add_punched(RmSession *session, guint i, const GArray *extents, RmBitmap *pages,
+                              GError **error);
 /* Sends a whole block beyond guest RAM as a round of its own and waits until it has landed; `regions` (of
  * RmRegion) are writable at the destination. */
 gboolean rm_round_send_block(RmSession *session, RmBlock *block, GArray *regions, GError **error);
 
 /* converge.c */
-typedef enum { RM_NEXT_ROUND, RM_NEXT_SWITCHOVER, RM_NEXT_GIVE_UP } RmNext;
+typedef enum {
+    RM_NEXT_ROUND,
+    RM_NEXT_SWITCHOVER,
+    RM_NEXT_SUSPEND, /* switch over, though it will take longer than wished */
+    RM_NEXT_GIVE_UP,
+} RmNext;
 typedef struct {
     double rate;        /* bytes/s the wire took lately */
     double overhead_ms; /* of a switchover apart from its writes */
@@ -146,6 +172,12 @@ gboolean rm_converge_check_time(RmSession *session, GError **error);
 gboolean rm_switchover_run(RmSession *session, GError **error);
 /* Puts the source guest back; called on every failure at which the source owns it. */
 gboolean rm_switchover_roll_back(RmSession *session, GError **error);
+
+/* pause.c: around what stops the guest. */
+void rm_pause_begin(RmSession *session);              /* before it */
+void rm_pause_roll_back(RmSession *session);          /* before it is let run again */
+void rm_pause_end(RmSession *session);                /* it runs again, or `commit` is recorded */
+uint64_t rm_pause_bound_ms(const RmSession *session); /* 0: none */
 
 /* verify.c: compares chunks that are clean now and not compared yet; all of them if `stopped`. */
 gboolean rm_verify_clean(RmSession *session, gboolean stopped, GError **error);

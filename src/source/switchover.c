@@ -6,13 +6,17 @@
  * sent, since the load itself reads and writes it; and the destination lets the guest run only after
  * `commit`. Until `commit` is sent every failure resumes the guest here. Once it is sent, this side resumes
  * the guest only on the destination's word that it has aborted, which is irrevocable there; without a word
- * the guest stays paused and the session is doubtful. And it ends its own copy only after `running`: that the
- * destination has committed says who owns the guest, not that it lives.
+ * the guest stays paused and the session is doubtful. And it ends its own copy only after `running`, or the
+ * destination's word that it is done: that it has committed says who owns the guest, not that it lives.
+ *
+ * Each of these steps is in the journal before it is made (record.c); what is due after a crash in between,
+ * settle.h says.
  */
 #include "common/autoptr.h"
 #include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "source/connect.h"
 #include "source/session.h"
 
 #include <string.h>
@@ -21,8 +25,10 @@
 #define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
 #define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
 #define RUN_TIMEOUT_MS 120000  /* likewise: it tries for a while, and its disks may be slow to open */
-/* How long the destination is asked for its word. */
-#define QUERY_FOR_MS rm_fault_number("query-for", 30000)
+#define SILENCE_MS                                                                                           \
+    5000                   /* after that the destination is asked meanwhile: a commit that it never got      \
+                              would keep the guest paused */
+#define QUERY_FOR_MS 30000 /* how long it is asked once the connection is of no more use */
 #define QUERY_EVERY_MS 500
 
 /* The state as a block of its own, padded with zeroes to whole pages. */
@@ -89,6 +95,7 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
     int64_t time = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
+    rm_pause_begin(session);
     if (!ops->stop(session->guest, error))
         return FALSE;
     metrics->stop_us = lap(&time);
@@ -98,6 +105,7 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
         !ops->recheck(session->guest, session->blocks, &session->options->preflight, error))
         return FALSE;
     lap(&time);
+    ops->set_note(session->guest, rm_record_note, session);
     if (!ops->save(session->guest, ret_state, error))
         return FALSE;
     metrics->save_us = lap(&time);
@@ -129,51 +137,94 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
     return TRUE;
 }
 
-/* The destination owns the guest, and `running` was not heard. If only the answer was lost, the guest runs
- * there: it is run whatever becomes of the connection. If the answer was a failure, it may have no guest left
- * but the one that is paused here. */
-static gboolean accept_committed(RmSession *session, const GError *cause, GError **error)
+static gboolean ask(RmSession *session, RmFate *ret_fate, gboolean *ret_done)
 {
-    if (cause->code != RM_REASON_PEER_LOST && cause->code != RM_REASON_PEER_TIMEOUT)
+    g_autoptr(GError) problem = NULL;
+    if (rm_connect_query(session->options->host, session->options->port, session->id, session->accept->token,
+                         ret_fate, ret_done, &problem))
+        return TRUE;
+    g_debug("query: %s", problem->message);
+    *ret_fate = RM_FATE_UNKNOWN;
+    *ret_done = FALSE;
+    return FALSE;
+}
+
+static void warn_asking(RmSession *session, RmReason reason, const char *why)
+{
+    g_autofree char *text =
+        g_strdup_printf("commit was not answered with running (%s): asking the destination", why);
+    rm_reporter_warning(session->reporter, reason, text);
+}
+
+/* After `commit` without `running`: the destination's word decides, its silence decides nothing.
+ *
+ * Committed and done is as good as `running`. Committed alone says who owns the guest: if only the answer was
+ * lost, the guest will run there, whatever becomes of the connection; if the answer was a failure, the
+ * destination may have no guest left but the one that is paused here. */
+static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
+{
+    int64_t deadline = g_get_monotonic_time() + rm_fault_number("query-for", QUERY_FOR_MS) * 1000ll;
+    gboolean silent = cause->code == RM_REASON_PEER_LOST || cause->code == RM_REASON_PEER_TIMEOUT;
+    gboolean committed = FALSE, done = FALSE;
+    RmFate fate;
+    warn_asking(session, rm_error_reason(cause), cause->message);
+    while (g_get_monotonic_time() < deadline) {
+        gboolean answered = ask(session, &fate, &done);
+        if (done)
+            return TRUE;
+        if (fate == RM_FATE_ABORTED)
+            return rm_fail(error, rm_error_reason(cause), "the destination aborted: %s", cause->message);
+        committed = committed || fate == RM_FATE_COMMITTED;
+        if ((committed && !silent) || (answered && fate == RM_FATE_UNKNOWN))
+            break;
+        g_usleep(QUERY_EVERY_MS * 1000);
+    }
+    if (!committed)
+        return rm_fail(error, RM_REASON_DOUBTFUL, "commit was sent and its fate is unknown (%s)",
+                       cause->message);
+    if (!silent)
         return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
                        cause->message);
     session->unconfirmed = TRUE;
     return TRUE;
 }
 
-/* After `commit` without `running`: the destination's word decides, its silence decides nothing. */
-static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
+/* TRUE if the destination said, here or asked by the way, that the guest is as it is to be. While it is
+ * asked, the answer may still come. Aborted: for good, which ask_fate() will hear again. */
+static gboolean hear_running(RmSession *session, uint64_t id, GError **error)
 {
-    int64_t deadline = g_get_monotonic_time() + QUERY_FOR_MS * 1000ll;
-    RmFate fate = RM_FATE_UNKNOWN;
-    g_autofree char *text =
-        g_strdup_printf("commit was not answered with running (%s): asking the destination", cause->message);
-    rm_reporter_warning(session->reporter, rm_error_reason(cause), text);
-    while (g_get_monotonic_time() < deadline) {
-        g_autoptr(GError) problem = NULL;
-        if (rm_negotiate_query(session, &fate, &problem)) {
-            if (fate == RM_FATE_COMMITTED)
-                return accept_committed(session, cause, error);
-            if (fate == RM_FATE_ABORTED)
-                return rm_fail(error, rm_error_reason(cause), "the destination aborted: %s", cause->message);
+    int64_t deadline = g_get_monotonic_time() + RUN_TIMEOUT_MS * 1000;
+    rm_autojson reply = NULL;
+    gboolean warned = FALSE;
+    while (!rm_control_wait(session->control, id, SILENCE_MS) && g_get_monotonic_time() < deadline) {
+        RmFate fate;
+        gboolean done;
+        if (!warned)
+            warn_asking(session, RM_REASON_PEER_TIMEOUT, "not within 5 s");
+        warned = TRUE;
+        ask(session, &fate, &done);
+        if (done)
+            return TRUE;
+        if (fate == RM_FATE_ABORTED)
             break;
-        }
-        g_debug("query: %s", problem->message);
-        g_usleep(QUERY_EVERY_MS * 1000);
     }
-    return rm_fail(error, RM_REASON_DOUBTFUL, "commit was sent and its fate is unknown (%s)", cause->message);
+    return rm_control_finish(session->control, id, 1, NULL, &reply, error) &&
+           rm_message_expect(reply, RM_MSG_RUNNING, error);
 }
 
+/* Recorded first, and on disk: whoever finds less than `committed` after a crash lets the guest run here. */
 static gboolean commit(RmSession *session, GError **error)
 {
     g_autoptr(GError) problem = NULL;
-    rm_autojson reply = NULL;
+    if (!rm_record(session, RM_STATE_PREPARED, RM_STATE_COMMITTED, error))
+        return FALSE;
     json_object *message = rm_json_message(RM_MSG_COMMIT);
-    rm_json_add_bool(message, "run", session->was_running && !session->options->suspend);
+    rm_json_add_bool(message, "run", rm_record_runs(session));
     rm_session_set_state(session, RM_STATE_COMMITTED);
+    rm_pause_end(session);
     rm_fault_pause("switchover-commit");
-    if (rm_control_request(session->control, message, RUN_TIMEOUT_MS, NULL, &reply, &problem) &&
-        rm_message_expect(reply, RM_MSG_RUNNING, &problem))
+    uint64_t id = rm_control_begin(session->control, message, &problem);
+    if (id != 0 && hear_running(session, id, &problem))
         return TRUE;
     return ask_fate(session, problem, error);
 }
@@ -197,7 +248,9 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
     RmBlock *block = NULL;
     int64_t begin = g_get_monotonic_time();
     rm_session_set_state(session, RM_STATE_SWITCHOVER);
-    gboolean ok = prepare(session, &block, error);
+    gboolean ok = rm_record(session, RM_STATE_PRECOPY, RM_STATE_SWITCHOVER, error) &&
+                  prepare(session, &block, error) &&
+                  rm_record(session, RM_STATE_SWITCHOVER, RM_STATE_PREPARED, error);
     if (ok) {
         rm_session_set_state(session, RM_STATE_PREPARED);
         ok = check_still_ours(session, error);
@@ -222,5 +275,8 @@ gboolean rm_switchover_roll_back(RmSession *session, GError **error)
     if (!session->guest_touched)
         return TRUE;
     session->guest_touched = FALSE;
-    return session->guest->ops->resume(session->guest, session->was_running, error);
+    rm_pause_roll_back(session);
+    gboolean ok = session->guest->ops->resume(session->guest, session->was_running, error);
+    rm_pause_end(session);
+    return ok;
 }

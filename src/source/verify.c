@@ -5,8 +5,8 @@
  * A chunk can be compared during pre-copy if it did not change from the moment its last version was read: it
  * is digested first and looked at afterwards; if the tracker reports no write in it, the digest is that of
  * the bytes the destination should hold (direct I/O included: the round was fenced, and later submissions
- * mark their pages before they land). Chunks with a suspect page wait for a fenced round. What is left is
- * compared while the guest stands still.
+ * mark their pages before they land). What was punched since it was sent is a change, too, holes included.
+ * Chunks with a suspect page wait for a fenced round. What is left is compared while the guest stands still.
  */
 #include "common/autoptr.h"
 #include "common/reason.h"
@@ -54,9 +54,7 @@ static gboolean send_batch(RmSession *session, GArray *items, GError **error)
                    ((RmBlock *)session->blocks->pdata[block])->name);
 }
 
-/* What may be read without allocating it. On tmpfs a hole that still counts as populated costs a page, no
- * more, and a page that appears is written, so the peek sees it; on hugetlbfs reading a hole could exhaust
- * the pool: ask by content. */
+/* What is worth reading: a hole is a page of zeroes. A page that appears is written, so the peek sees it. */
 static gboolean ask_extents(const RmBlock *block, RmBlockRounds *rounds, gboolean stopped,
                             GArray **ret_extents, GError **error)
 {
@@ -93,7 +91,8 @@ static gboolean digest_block(RmSession *session, guint i, gboolean stopped, GArr
     if (!stopped) {
         if (!rm_populated_refresh(rounds->populated, block, FALSE, error) ||
             !session->tracker->ops->peek(session->tracker, i, rounds->populated->extents, rounds->scratch,
-                                         error))
+                                         error) ||
+            !rm_round_add_punched(session, i, NULL, rounds->scratch, error))
             return FALSE;
     }
     for (guint k = 0; k < candidates->len; k++) {

@@ -12,21 +12,22 @@
 /* Runs closer than that share a window: a call costs more than it re-maps. */
 #define GAP (UINT64_C(64) << 10)
 
-int rm_pagemap_scan(int fd, uint64_t start, uint64_t end, gboolean protect, RmPagemapRun run, void *data)
+/* Pages for which `category` is set, or clear with `inverted` = `category`. */
+static int scan(int fd, uint64_t start, uint64_t end, uint64_t flags, uint64_t category, uint64_t inverted,
+                RmPagemapRun run, void *data)
 {
     while (start < end) {
         struct page_region regions[REGIONS];
-        /* Both masks exactly PAGE_IS_WRITTEN: only then does the kernel count a page with no page table entry
-         * as written, and does not stop half-way in a huge page. */
         struct pm_scan_arg arg = {
             .size = sizeof arg,
-            .flags = PM_SCAN_CHECK_WPASYNC | (protect ? PM_SCAN_WP_MATCHING : 0),
+            .flags = flags,
             .start = start,
             .end = end,
             .vec = (uintptr_t)regions,
             .vec_len = REGIONS,
-            .category_mask = PAGE_IS_WRITTEN,
-            .return_mask = PAGE_IS_WRITTEN,
+            .category_inverted = inverted,
+            .category_mask = category,
+            .return_mask = category,
         };
         int n = ioctl(fd, PAGEMAP_SCAN, &arg);
         if (n < 0)
@@ -41,6 +42,19 @@ int rm_pagemap_scan(int fd, uint64_t start, uint64_t end, gboolean protect, RmPa
         start = arg.walk_end;
     }
     return 0;
+}
+
+/* Both masks exactly PAGE_IS_WRITTEN: only then does the kernel count a page with no page table entry as
+ * written, and does not stop half-way in a huge page. */
+int rm_pagemap_scan(int fd, uint64_t start, uint64_t end, gboolean protect, RmPagemapRun run, void *data)
+{
+    uint64_t flags = PM_SCAN_CHECK_WPASYNC | (protect ? PM_SCAN_WP_MATCHING : 0);
+    return scan(fd, start, end, flags, PAGE_IS_WRITTEN, 0, run, data);
+}
+
+int rm_pagemap_absent(int fd, uint64_t start, uint64_t end, RmPagemapRun run, void *data)
+{
+    return scan(fd, start, end, 0, PAGE_IS_PRESENT, PAGE_IS_PRESENT, run, data);
 }
 
 struct windows {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* PAGEMAP_SCAN: which pages of a range were written since they were last protected. */
+/* PAGEMAP_SCAN: which pages of a range were written since they were last protected, or are not mapped. */
 #pragma once
 
 #include <glib.h>
@@ -14,6 +14,9 @@ typedef int (*RmPagemapRun)(uint64_t start, uint64_t end, void *data);
  * if some of the range is no longer tracked, -EIO if the kernel makes no progress. A range that is not mapped
  * at all counts as clean: the caller has to know that it is. */
 int rm_pagemap_scan(int fd, uint64_t start, uint64_t end, gboolean protect, RmPagemapRun run, void *data);
+
+/* The same of runs of pages that are not mapped in the page tables; in any range. */
+int rm_pagemap_absent(int fd, uint64_t start, uint64_t end, RmPagemapRun run, void *data);
 
 /* Finds written pages without protecting first, and then protects only those, run by run: a protecting scan
  * drops the secondary mappings (KVM's) of all it walks over. `run` gets what the protecting scans reported,

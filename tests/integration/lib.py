@@ -48,12 +48,15 @@ ADDRESS = os.environ.get("RDMAMIG_TEST_ADDRESS", "127.0.0.1")
 
 DONE, FAILED, USAGE, REFUSED, CANCELLED, DOUBTFUL, CLEANUP = range(7)  # exit status of rdmamig
 
+HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
+
 # The guest's parameters (tests/guest/boot.S): offsets in its image.
 PARAMETERS = {"mode": 0x0C, "first": 0x10, "last": 0x14, "pace": 0x18, "high_first": 0x1C, "high_size": 0x20,
               "disk_first": 0x24, "disk_last": 0x28, "depth": 0x2C, "batch": 0x30,
               "sweeps": 0x34, "reads": 0x38, "faults": 0x3C}
 LOADED_AT = 0x7C00
 SWEEP, HIGH, ZERO, DISK, POWEROFF, RESET = 1, 2, 4, 8, 16, 32
+HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
 LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -238,6 +241,11 @@ class Qmp:
         self.socket.close()
 
 
+PAGE, PUNCH_HOLE, KEEP_SIZE = 4096, 2, 1
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+
+
 class Ram:
     """One memory backend's file."""
 
@@ -265,6 +273,12 @@ class Ram:
         block = random.Random(seed).randbytes(MIB + 997)
         for i in range(first_mib, first_mib + mib):
             self.write(i * MIB, block[i % 997:][:MIB])
+
+    def punch(self, page, count=1):
+        """Gives pages back to the host, as a balloon does."""
+        with open(self.path, "r+b") as file:
+            if _fallocate(file.fileno(), PUNCH_HOLE | KEEP_SIZE, page * PAGE, count * PAGE) != 0:
+                raise OSError(ctypes.get_errno(), "fallocate")
 
     def used(self):
         """Bytes of memory that the file holds."""
@@ -372,11 +386,11 @@ class Qemu(Process):
 # ---- rdmamig ----
 
 class Daemon(Process):
-    """rdmamigd on a free port of the loopback, or of ADDRESS; `wrapper` is a command that executes it."""
+    """rdmamigd on a free port of the loopback, or of ADDRESS, or of `host`; `wrapper` is a command that executes it."""
 
-    def __init__(self, case, *options, env=None, port=None, wrapper=()):
-        self.port = port or free_port()
-        insecure = [] if ADDRESS.startswith("127.") or "--insecure" in options else ["--insecure"]
+    def __init__(self, case, *options, env=None, port=None, wrapper=(), host=ADDRESS):
+        self.port, self.host = port or free_port(), host
+        insecure = [] if host.startswith("127.") or "--insecure" in options else ["--insecure"]
         super().__init__(case, f"rdmamigd{self.port}",
                          [*wrapper, RDMAMIGD, "--listen", self.address, *insecure, *options], env=env)
         wait_until(lambda: listens(self.port) or not self.alive(), "rdmamigd listens")
@@ -384,7 +398,7 @@ class Daemon(Process):
 
     @property
     def address(self):
-        return f"{ADDRESS}:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 # A fault point: rdmamig asks a destination that is gone for its word for three seconds instead of thirty.
@@ -393,9 +407,9 @@ SHORT_QUERY = "query-for=3000"
 
 class Send:
     """`rdmamig send`, running. With --json, the default here, its events arrive in self.events; without (`human`), what
-    an operator would read is in text()."""
+    an operator would read is in text(). `wrapper` is a command that executes it."""
 
-    def __init__(self, case, qemu, to, *options, env=None, human=False):
+    def __init__(self, case, qemu, to, *options, env=None, human=False, wrapper=(), new_group=False):
         self.case, self.events = case, []
         path = qemu.path if isinstance(qemu, Qemu) else qemu
         to = to.address if isinstance(to, Daemon) else to
@@ -406,10 +420,11 @@ class Send:
         case.addCleanup(self.kill)
         with open(self.stderr_path, "wb") as stderr:
             self.popen = subprocess.Popen(
-                [str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
+                [*map(str, wrapper), str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
                  *([] if human else ["--json"]), *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
+                preexec_fn=_die_with_parent, process_group=0 if new_group else None,
+                env={**case.env, **(env or {})})
         self.pid, self.human, self.lines = self.popen.pid, human, []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -481,7 +496,7 @@ class Case(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-test-{os.getpid()}-", dir="/dev/shm"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "run").mkdir(mode=0o700)
-        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run")}
+        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run"), "RDMAMIG_STATE_DIR": str(self.folder / "state")}
         self.env.pop("RDMAMIG_FAULT", None)
         self.processes = []
 
@@ -490,6 +505,22 @@ class Case(unittest.TestCase):
         path = Path(tempfile.mkdtemp(prefix=f"rdmamig-test-{os.getpid()}-", dir="/var/tmp"))
         self.addCleanup(shutil.rmtree, path, ignore_errors=True)
         return path
+
+    def hugepages(self, mib):
+        """A hugetlbfs mount with room for `mib` MiB; put back as it was afterwards."""
+        if not HUGE_POOL.exists():
+            raise unittest.SkipTest("this kernel has no hugepages")
+        before = HUGE_POOL.read_text().strip()
+        self.addCleanup(HUGE_POOL.write_text, before)
+        want = int(before) + mib // 2
+        HUGE_POOL.write_text(str(want))
+        if int(HUGE_POOL.read_text()) < want:
+            raise unittest.SkipTest(f"no {mib} MiB of free memory for hugepages")
+        mount = self.folder / "huge"
+        mount.mkdir()
+        self.addCleanup(subprocess.run, ["umount", "-l", mount])
+        subprocess.run(["mount", "-t", "hugetlbfs", "-o", "pagesize=2M", "none", mount], check=True)
+        return mount
 
     def pair(self, *options, daemon_env=None, **keywords):
         """A running guest that has printed letters, a waiting QEMU, and a daemon for it."""
@@ -514,6 +545,12 @@ class Case(unittest.TestCase):
             done = subprocess.run([str(COMPARE), a.path, b.path], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, f"{a.name}: {done.stdout}{done.stderr}")
             self.assertIn(f"{a.mib * 256} pages, 0 differ", done.stdout)
+
+    def count_differing(self, source, target):
+        """How many pages of the first block differ."""
+        done = subprocess.run([str(COMPARE), source.rams[0].path, target.rams[0].path], capture_output=True, text=True)
+        self.assertIn(done.returncode, (0, 1), done.stderr)
+        return int(done.stdout.split(" pages, ")[1].split()[0])
 
     def assert_counted_on(self, *qemus):
         """The letters of all stations of the guest are one unbroken count, and A came once."""

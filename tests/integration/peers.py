@@ -99,9 +99,9 @@ class Source:
     """A source without a guest: sends what it's told. Blocks are counted as if they came from elsewhere."""
 
     def __init__(self, daemon, hello, session=None, keep_alive=True):
-        self.port = daemon.port
+        self.host, self.port = daemon.host, daemon.port
         self.session = session or str(uuid.uuid4())
-        self.line = Line(socket.create_connection(("127.0.0.1", self.port)), keep_alive)
+        self.line = Line(socket.create_connection((self.host, self.port)), keep_alive)
         self.hello = {**hello, "session": self.session}
         self.data = []
         self.accept = None
@@ -126,7 +126,7 @@ class Source:
 
     def connect(self, channel, token=None):
         """A data connection; returns the socket and what came back: the ACK, or nothing."""
-        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection = socket.create_connection((self.host, self.port))
         connection.settimeout(PATIENCE)
         connection.sendall(b"RMDATA1\n"
                            + bytes.fromhex(token or self.accept["token"]) + struct.pack("<II", channel, 0))
@@ -194,7 +194,7 @@ class Proxy:
                 if self.controls > 1 and self.query is not None:
                     self.query(Line(client))
                     return
-            far = socket.create_connection(("127.0.0.1", self.daemon.port))
+            far = socket.create_connection((self.daemon.host, self.daemon.port))
         except OSError:
             client.close()
             return

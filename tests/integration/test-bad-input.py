@@ -221,10 +221,6 @@ class Refused(Clear):
         with open(source.rams[0].path, "r+b") as file, mmap.mmap(file.fileno(), 0):
             self.move(source, target, Daemon(self, "--qmp", target.path), "--allow-untracked-writers")
 
-    def test_balloon(self):
-        extra = ["-device", "virtio-balloon-pci"]
-        self.check(self.guest("source", extra=extra), self.guest("target", True, extra=extra), "balloon", "balloon")
-
     def test_blocked_by_a_device(self):
         extra = ["-device", "nvme,serial=1,drive=n", "-drive", f"if=none,id=n,file={self.zeroes()},format=raw,read-only=on,file.locking=off"]
         self.check(self.guest("source", extra=extra), self.guest("target", True, extra=extra), "migration-blocked", "nvme")

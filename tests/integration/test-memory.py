@@ -1,37 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Shapes of memory: several odd blocks, above 4 GiB, sparse, huge pages; and a second hop."""
-import subprocess
 import sys
-import unittest
-from pathlib import Path
 
 from lib import HIGH, MIB, SWEEP, Case, Daemon, Qemu, each_qemu, run
 
 GIB = 1024  # MiB
-HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
-
-
-class MemoryCase(Case):
-    def hugepages(self, mib):
-        """A hugetlbfs mount with room for `mib` MiB; put back as it was afterwards."""
-        if not HUGE_POOL.exists():
-            raise unittest.SkipTest("this kernel has no hugepages")
-        before = HUGE_POOL.read_text().strip()
-        self.addCleanup(HUGE_POOL.write_text, before)
-        want = int(before) + mib // 2
-        HUGE_POOL.write_text(str(want))
-        if int(HUGE_POOL.read_text()) < want:
-            raise unittest.SkipTest(f"no {mib} MiB of free memory for hugepages")
-        mount = self.folder / "huge"
-        mount.mkdir()
-        self.addCleanup(subprocess.run, ["umount", "-l", mount])
-        subprocess.run(["mount", "-t", "hugetlbfs", "-o", "pagesize=2M", "none", mount], check=True)
-        return mount
 
 
 @each_qemu("7.2", "10.0")
-class Blocks(MemoryCase):
+class Blocks(Case):
     def test_two_odd_numa_blocks_and_memory_above_4_gib(self):
         guest = {"mode": SWEEP | HIGH, "last": 33 * MIB, "high_first": 4 * GIB, "high_size": 64}
         source, target, daemon = self.pair(rams=(1027, 509, 3 * GIB), guest=guest)
@@ -73,7 +51,7 @@ class Blocks(MemoryCase):
         self.move(source, target, daemon)
 
 
-class Destination(MemoryCase):
+class Destination(Case):
     def test_old_contents_of_the_destination_are_emptied(self):
         """A page that is zero at the source must be zero there, whatever the file held."""
         source = Qemu(self, "source", guest={"last": 17 * MIB})
@@ -93,7 +71,7 @@ class Destination(MemoryCase):
 
 
 @each_qemu("7.2", "10.0")
-class SecondHop(MemoryCase):
+class SecondHop(Case):
     def hop_twice(self, **keywords):
         """A to B to C: B's QEMU never touches most pages, so its page tables don't show them."""
         a, b, to_b = self.pair(guest={"last": 17 * MIB}, **keywords)

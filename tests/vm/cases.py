@@ -10,8 +10,10 @@ RDMAMIG_TEST_DEVICE, the device's name, is passed on. Guests are small: under em
 """
 import itertools
 import os
+import random
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -112,6 +114,44 @@ class Shapes(MoveCase):
         source.assert_runs()
         source.assert_left_alone()
         self.move(source, target, daemon, *LIMIT, *DEVICE)
+
+
+class Balloon(MoveCase):
+    """A guest that can give memory back. The driver's part is the test's: it punches pages, and a disk fills them again."""
+
+    def move_punched(self, env=None):
+        """Returns how many pages differ."""
+        disk = self.folder / "disk"
+        with open(disk, "wb") as file:
+            for _ in range(16):
+                file.write(os.urandom(MIB))
+        first, mib = 64, 8
+        guest = {"mode": lib.DISK, "pace": 1, "depth": 8, "disk_first": first * MIB, "disk_last": (first + mib) * MIB}
+        source, target, daemon = self.pair(*DEVICE, rams=(96,), guest=guest, extra=["-device", "virtio-balloon-pci"],
+                                           disk=f"file={disk},file.locking=off,read-only=on")
+        # Without a hole in them, so that these chunks could be registered as they are.
+        source.rams[0].fill(first, mib)
+        chance = random.Random(6)
+        send = Send(self, source, daemon, "--suspend", "--keep-source", "--allow-untracked-writers", "--chunk-size", "1M",
+                    "--max-bandwidth", "4M", "--downtime-limit", "1", "--timeout", "12s", "--on-timeout", "suspend",
+                    *DEVICE, env=env)
+        send.wait_event(lambda event: event["event"] == "round", "the first round is over")
+        before = source.parameter("reads")
+        while send.popen.poll() is None and not any(event.get("state") == "switchover" for event in list(send.events)):
+            source.rams[0].punch(first * 256 + chance.randrange(mib * 256 - 8), chance.randrange(1, 8))
+            time.sleep(0.01)
+        status, _ = send.finish()
+        self.assertEqual(status, 0, send.explain())
+        self.assertGreater(source.parameter("reads") - before, 16, "hardly a page was filled again")
+        return self.count_differing(source, target)
+
+    def test_punched_and_filled_again(self):
+        self.assertEqual(self.move_punched(), 0)
+
+    @unittest.skipUnless(RDMA, "not over rdma")
+    def test_punched_pages_are_stale_without_copies(self):
+        """A registration of guest memory keeps the pages that were punched, and sends those."""
+        self.assertGreater(self.move_punched({"RDMAMIG_FAULT": "no-copy"}), 0)
 
 
 @unittest.skipUnless(RDMA, "not over rdma")

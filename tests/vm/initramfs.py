@@ -61,9 +61,9 @@ class Cpio:
     def __init__(self, file):
         self.file, self.inode = file, 0
 
-    def add(self, name, data=b"", mode=0o100644):
+    def add(self, name, data=b"", mode=0o100644, device=(0, 0)):
         self.inode += 1
-        fields = [self.inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0]
+        fields = [self.inode, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(name) + 1, 0]
         header = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
         self.file.write(header + bytes(-len(header) % 4) + data + bytes(-len(data) % 4))
 
@@ -78,6 +78,19 @@ class Cpio:
 
     def end(self):
         self.add("TRAILER!!!", mode=0)
+
+
+def write_guest(path, kernel, program, modules):
+    """The archive of a Linux test guest: `program`, which loads the modules itself (tests/guest/linux-guest.c)."""
+    with open(path, "wb") as file:
+        cpio = Cpio(file)
+        cpio.folder("modules")
+        cpio.folder("dev")
+        cpio.add("dev/console", mode=0o020600, device=(5, 1))
+        cpio.program("init", Path(program).read_bytes())
+        for number, (name, data) in enumerate(kernel.load_order(modules)):
+            cpio.add(f"modules/{number:03}-{name}.ko", data)
+        cpio.end()
 
 
 def write(path, kernel, kvm=False):

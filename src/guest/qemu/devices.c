@@ -2,8 +2,7 @@
 /*
  * Devices by name.
  *
- * The table names what defeats either the dirty tracker or the fence:
- *  - balloon and virtio-mem punch holes into RAM behind the back of a registered chunk;
+ * The first table names what defeats either the dirty tracker or the fence:
  *  - vfio, vdpa and their like DMA at any time to pages pinned for good: nothing marks those pages when they
  * are written, and no drain waits for them (the vhost-scsi target likewise has its own requests in flight);
  *  - vhost-user and ivshmem have other processes write, through mappings of their own.
@@ -24,6 +23,8 @@
 
 struct RmDevices {
     GHashTable *items; /* of Item, keyed by its id: what it is called, unique */
+    char *puncher;     /* once asked for */
+    unsigned version;  /* QEMU's */
 };
 
 typedef enum { DEVICE, NETWORK, NODE } Kind;
@@ -38,14 +39,16 @@ static const struct {
     const char *pattern; /* of the type, with * and ? */
     RmReason reason;
     const char *words;
+    unsigned before; /* only with a QEMU older than that; 0: always */
 } refused[] = {
-    {DEVICE, "virtio-balloon*", RM_REASON_BALLOON,
-     "gives memory back to the host behind the migration's back; start the guest without it (libvirt: "
-     "<memballoon model='none'/>)"},
+    /* Since 8.1 it leaves its memory as it is where that does not travel with QEMU (x-ignore-shared). */
     {DEVICE, "virtio-mem*", RM_REASON_BALLOON,
-     "gives memory back to the host behind the migration's back; unplug it first"},
+     "cannot be moved with this QEMU, which takes no account of memory that it does not migrate itself: QEMU "
+     "8.1 "
+     "or newer does; or unplug it first",
+     RM_QEMU_VERSION(8, 1)},
     {DEVICE, "hv-balloon*", RM_REASON_BALLOON,
-     "gives memory back to the host behind the migration's back; start the guest without it"},
+     "gives memory back to the host, and has never been tried; start the guest without it"},
     {DEVICE, "vfio-*", RM_REASON_UNFENCEABLE,
      "writes guest memory by DMA that nothing reports; unplug it first"},
     {DEVICE, "vhost-scsi*", RM_REASON_UNFENCEABLE,
@@ -71,6 +74,9 @@ static const struct {
     {DEVICE, "x-pci-proxy-dev", RM_REASON_RAM_WRITERS, "has another process write guest memory"},
     {NETWORK, "vhost-user", RM_REASON_RAM_WRITERS, "has another process write guest memory"},
 };
+
+/* Give pages back to the host in the middle of a round: such a guest is moved with care (source/round.c). */
+static const char *const punchers[] = {"virtio-balloon*", "virtio-mem*"};
 
 static void item_free(gpointer data)
 {
@@ -147,6 +153,7 @@ static gboolean list_nodes(RmQmp *qmp, RmDevices *devices, GError **error)
 gboolean rm_devices_list(RmQmp *qmp, RmDevices **ret_devices, GError **error)
 {
     g_autoptr(RmDevices) devices = g_new0(RmDevices, 1);
+    devices->version = rm_qmp_version(qmp);
     devices->items = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, item_free);
     if (!list_devices(qmp, "/machine/peripheral", devices, error) ||
         !list_devices(qmp, "/machine/peripheral-anon", devices, error) ||
@@ -161,6 +168,7 @@ void rm_devices_free(RmDevices *devices)
     if (devices == NULL)
         return;
     g_hash_table_unref(devices->items);
+    g_free(devices->puncher);
     g_free(devices);
 }
 
@@ -174,7 +182,8 @@ gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options,
         g_hash_table_iter_init(&iter, devices->items);
         while (g_hash_table_iter_next(&iter, &id, &value)) {
             const Item *item = value;
-            if (item->kind != refused[i].kind || !g_pattern_match_simple(refused[i].pattern, item->type))
+            if ((refused[i].before != 0 && devices->version >= refused[i].before) ||
+                item->kind != refused[i].kind || !g_pattern_match_simple(refused[i].pattern, item->type))
                 continue;
             return rm_fail(error, refused[i].reason, "%s (%s) %s%s", (char *)id, item->type, refused[i].words,
                            refused[i].reason == RM_REASON_RAM_WRITERS
@@ -183,6 +192,21 @@ gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options,
         }
     }
     return TRUE;
+}
+
+const char *rm_devices_puncher(RmDevices *devices)
+{
+    GHashTableIter iter;
+    gpointer id, value;
+    g_hash_table_iter_init(&iter, devices->items);
+    while (devices->puncher == NULL && g_hash_table_iter_next(&iter, &id, &value)) {
+        const Item *item = value;
+        for (size_t i = 0; item->kind == DEVICE && i < G_N_ELEMENTS(punchers); i++) {
+            if (g_pattern_match_simple(punchers[i], item->type))
+                devices->puncher = g_strdup_printf("%s (%s)", (char *)id, item->type);
+        }
+    }
+    return devices->puncher;
 }
 
 /* Something in `a` that `b` lacks or has otherwise; NULL if there is nothing. */

@@ -27,9 +27,6 @@ static const struct {
     {"DEVICE_DELETED", RM_REASON_GUEST_CHANGED, "a device was unplugged during the migration; try again"},
     {"ACPI_DEVICE_OST", RM_REASON_GUEST_CHANGED,
      "memory or a CPU was plugged or unplugged during the migration; try again"},
-    {"MEMORY_DEVICE_SIZE_CHANGE", RM_REASON_GUEST_CHANGED,
-     "a memory device changed its size during the migration"},
-    {"BALLOON_CHANGE", RM_REASON_BALLOON, "the guest's balloon moved during the migration"},
 };
 
 /* A disk error that stopped the guest (werror=stop, rerror=stop). */

@@ -80,6 +80,11 @@ static gboolean qemu_preflight(RmGuest *guest, GPtrArray *blocks, const RmPrefli
     return rm_preflight(self->qmp, self->pid, blocks, options, &self->devices, error);
 }
 
+static const char *qemu_puncher(RmGuest *guest)
+{
+    return rm_devices_puncher(qemu_of(guest)->devices);
+}
+
 static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -365,6 +370,7 @@ static const RmGuestOps qemu_ops = {
     .run_state = qemu_run_state,
     .blocks = qemu_blocks,
     .preflight = qemu_preflight,
+    .puncher = qemu_puncher,
     .recheck = qemu_recheck,
     .fence = qemu_fence,
     .poll = qemu_poll,

@@ -35,11 +35,12 @@ static void found_clear(gpointer data)
     g_clear_pointer(&((Found *)data)->backend, g_free);
 }
 
-/* The QOM type of the memory backend whose RAM block is called `name`: by its id, or by its path on machine
- * types that say so. The machine's default RAM is such an object as well. */
+/* The QOM type of the memory backend whose RAM block is called `name`: by its id, by its path on machine
+ * types that say so, or behind its device's address (virtio-mem). The machine's default RAM is such an object
+ * as well. */
 static char *backend_type(GHashTable *objects, const char *name)
 {
-    const char *id = g_str_has_prefix(name, "/objects/") ? name + strlen("/objects/") : name;
+    const char *slash = strrchr(name, '/'), *id = slash != NULL ? slash + 1 : name;
     const char *type = g_hash_table_lookup(objects, id);
     g_autofree char *child = type != NULL ? rm_qom_child_type(type) : NULL;
     return child != NULL && g_str_has_prefix(child, "memory-backend-") ? g_steal_pointer(&child) : NULL;

@@ -75,10 +75,11 @@ static gboolean fail_holder(pid_t pid, const char *how, const RmBlock *block, GE
 {
     g_autofree char *comm = rm_vmm_comm(pid);
     if (g_str_has_prefix(comm, "qemu"))
-        return rm_fail(error, RM_REASON_SAME_MEMORY,
-                       "another QEMU, process %d (%s), has RAM block %s %s: one that waits for this guest needs a "
-                       "mem-path of its own;" HOW_TO,
-                       (int)pid, comm, block->name, how);
+        return rm_fail(
+            error, RM_REASON_SAME_MEMORY,
+            "another QEMU, process %d (%s), has RAM block %s %s: one that waits for this guest needs a "
+            "mem-path of its own;" HOW_TO,
+            (int)pid, comm, block->name, how);
     return rm_fail(error, RM_REASON_RAM_WRITERS,
                    "process %d (%s) has RAM block %s %s, and could write it unseen: end it;" HOW_TO, (int)pid,
                    comm, block->name, how);

@@ -11,7 +11,9 @@
  * another one must hear of it.
  *
  * sendmsg() has copied the bytes when it returns, so a page may be sent, changed and tracked as dirty again
- * at any time; end_round() has nothing to wait for.
+ * at any time; end_round() has nothing to wait for. A guest that punches holes is sent through a buffer all
+ * the same: sendmsg() would read through the mapping, and so put back the pages that the guest has just given
+ * away.
  */
 #include "transport/tcp/source.h"
 
@@ -32,6 +34,7 @@ typedef struct {
 
     /* The sender thread's own. */
     uint32_t next_round;
+    uint8_t *copies; /* RM_POST_BYTES_MAX; NULL if RAM is sent from its mapping */
     struct {
         RmTcpHeader header;
         RmRun runs[RM_RUNS_MAX];
@@ -164,6 +167,7 @@ static gboolean connect_channel(Source *source, const RmTxParams *params, GSocke
         channel->fd = g_socket_get_fd(socket);
         channel->connection = g_steal_pointer(&connection);
         channel->next_round = 1;
+        channel->copies = params->copy ? g_malloc(RM_POST_BYTES_MAX) : NULL;
     }
     g_mutex_unlock(&source->lock);
     return aborted ? rm_failure_get(&source->failure, error) : TRUE;
@@ -257,6 +261,26 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
     return &source->channels[index];
 }
 
+/* Fills the vector behind the frame's part. Returns the number of pieces or a negative errno. */
+static int gather(Channel *channel, const RmBlock *block, const RmRun *runs, unsigned n)
+{
+    uint64_t done = 0;
+    for (unsigned i = 0; i < n; i++) {
+        channel->frame.runs[i] = runs[i];
+        channel->iov[i + 1] = (struct iovec){block->map + runs[i].offset, runs[i].length};
+        if (channel->copies == NULL)
+            continue;
+        int code = rm_block_read(block, runs[i].offset, channel->copies + done, runs[i].length);
+        if (code < 0)
+            return code;
+        done += runs[i].length;
+    }
+    if (channel->copies == NULL)
+        return (int)n;
+    channel->iov[1] = (struct iovec){channel->copies, done};
+    return 1;
+}
+
 static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmRun *runs, unsigned n)
 {
     Source *source = source_of(tx);
@@ -272,14 +296,13 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmR
         return misuse(source, index, problem);
 
     const RmBlock *block = rm_block_table_get(source->blocks, block_index);
-    for (unsigned i = 0; i < n; i++) {
-        channel->frame.runs[i] = runs[i];
-        channel->iov[i + 1] = (struct iovec){block->map + runs[i].offset, runs[i].length};
-    }
+    int pieces = gather(channel, block, runs, n);
+    if (pieces < 0)
+        return channel_failed(source, index, block, pieces);
     rm_tcp_header_swap(header);
     rm_tcp_runs_swap(channel->frame.runs, n);
     channel->iov[0] = (struct iovec){&channel->frame, sizeof *header + n * sizeof(RmRun)};
-    code = rm_tcp_send(channel->fd, channel->iov, n + 1, &source->wire_bytes);
+    code = rm_tcp_send(channel->fd, channel->iov, (unsigned)pieces + 1, &source->wire_bytes);
     return code < 0 ? channel_failed(source, index, block, code) : 0;
 }
 
@@ -318,8 +341,10 @@ static void source_free(RmTx *tx)
 {
     Source *source = source_of(tx);
     shut_down(source);
-    for (unsigned i = 0; source->channels != NULL && i < source->n_channels; i++)
+    for (unsigned i = 0; source->channels != NULL && i < source->n_channels; i++) {
         g_clear_object(&source->channels[i].connection);
+        g_free(source->channels[i].copies);
+    }
     g_free(source->channels);
     rm_block_table_free(source->blocks);
     g_object_unref(source->cancellable);

@@ -217,8 +217,7 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
         uint64_t length = MIN(end, region.offset + region.length) - offset;
         int code = mr != NULL ? rm_verbs_writer_write(&channel->writer, block->map + offset, mr->lkey, offset,
                                                       region.key, length)
-                              : rm_verbs_writer_copy(&channel->writer, block->map + offset, offset,
-                                                     region.key, length);
+                              : rm_verbs_writer_copy(&channel->writer, block, offset, region.key, length);
         if (code < 0)
             return code;
         offset += length;

@@ -262,7 +262,7 @@ static int reserve(RmVerbsWriter *writer, uint64_t length, uint8_t **ret_space)
     return code;
 }
 
-int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey,
+int rm_verbs_writer_copy(RmVerbsWriter *writer, const RmBlock *block, uint64_t offset, uint32_t rkey,
                          uint64_t length)
 {
     int code = writer->ring_mr == NULL ? create_ring(writer) : 0;
@@ -273,10 +273,13 @@ int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t r
         code = reserve(writer, piece, &space);
         if (code < 0)
             return code;
-        memcpy(space, local, piece);
-        code = write_piece(writer, space, writer->ring_mr->lkey, remote, rkey, (uint32_t)piece);
-        local += piece;
-        remote += piece;
+        code = rm_block_read(block, offset, space, piece);
+        if (code < 0)
+            return rm_verbs_shared_fail(writer->shared, code, RM_REASON_TRANSPORT,
+                                        "data channel %u: RAM block %s cannot be read: %s", writer->index,
+                                        block->name, g_strerror(-code));
+        code = write_piece(writer, space, writer->ring_mr->lkey, offset, rkey, (uint32_t)piece);
+        offset += piece;
         length -= piece;
     }
     return code;

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include "memory/block.h"
 #include "transport/failure.h"
 #include "transport/verbs/qp.h"
 
@@ -66,8 +67,9 @@ void rm_verbs_writer_clear(RmVerbsWriter *writer);
  * request. */
 int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t lkey, uint64_t remote,
                           uint32_t rkey, uint64_t length);
-/* The same by way of the ring: `local` is no longer needed on return. */
-int rm_verbs_writer_copy(RmVerbsWriter *writer, const uint8_t *local, uint64_t remote, uint32_t rkey,
+/* Writes `length` bytes of `block` at `offset` to the same offset there, by way of the ring: the block is not
+ * needed any more on return, and what is a hole in it stays one. */
+int rm_verbs_writer_copy(RmVerbsWriter *writer, const RmBlock *block, uint64_t offset, uint32_t rkey,
                          uint64_t length);
 /* Hands what is pending to the device. */
 int rm_verbs_writer_flush(RmVerbsWriter *writer);

@@ -1,75 +1,104 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Fates: commit and abort exclude each other, for good. */
+/* Queries: answered by the journal, whoever wrote it; asking aborts for good; nothing without the token. */
 #include "destination/fates.h"
 
-static void test_commit_wins(void)
+#include "../handover/state-folder.h"
+
+static RmFate query(const char *session, gboolean expect_done)
 {
-    RmFates *fates = rm_fates_new();
-    g_assert_true(rm_fates_begin(fates, "a"));
-    g_assert_false(rm_fates_begin(fates, "a"));
-    g_assert_true(rm_fates_commit(fates, "a"));
-    g_assert_cmpint(rm_fates_abort(fates, "a"), ==, RM_FATE_COMMITTED);
-    g_assert_false(rm_fates_commit(fates, "a"));
-    rm_fates_free(fates);
+    g_autoptr(GError) error = NULL;
+    RmFate fate;
+    gboolean done;
+    rm_fates_query(session, TOKEN, &fate, &done, &error);
+    g_assert_no_error(error);
+    g_assert_true(done == expect_done);
+    return fate;
 }
 
-static void test_abort_wins(void)
+static void test_answers(void)
 {
-    RmFates *fates = rm_fates_new();
-    g_assert_true(rm_fates_begin(fates, "a"));
-    g_assert_cmpint(rm_fates_abort(fates, "a"), ==, RM_FATE_ABORTED);
-    g_assert_false(rm_fates_commit(fates, "a"));
-    g_assert_false(rm_fates_begin(fates, "a"));
-    rm_fates_free(fates);
+    static const struct {
+        RmState state;
+        RmFate fate;
+        RmState afterwards;
+    } cases[] = {
+        {RM_STATE_PRECOPY, RM_FATE_ABORTED, RM_STATE_FAILED},
+        {RM_STATE_SWITCHOVER, RM_FATE_ABORTED, RM_STATE_FAILED},
+        {RM_STATE_PREPARED, RM_FATE_ABORTED, RM_STATE_FAILED},
+        {RM_STATE_FAILED, RM_FATE_ABORTED, RM_STATE_FAILED},
+        {RM_STATE_CANCELLED, RM_FATE_ABORTED, RM_STATE_CANCELLED},
+        {RM_STATE_COMMITTED, RM_FATE_COMMITTED, RM_STATE_COMMITTED},
+        {RM_STATE_DONE, RM_FATE_COMMITTED, RM_STATE_DONE},
+        {RM_STATE_DOUBTFUL, RM_FATE_UNKNOWN, RM_STATE_DOUBTFUL}, /* no state of this side */
+    };
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        char *folder = state_folder_new();
+        g_autoptr(RmJournal) journal = create(SESSION, RM_SIDE_DESTINATION, cases[i].state);
+        for (int again = 0; again < 2; again++)
+            g_assert_cmpint(query(SESSION, cases[i].state == RM_STATE_DONE), ==, cases[i].fate);
+        g_assert_cmpint(latest(journal), ==, cases[i].afterwards);
+        /* Who looked after it does not get it committed any more. */
+        if (cases[i].fate == RM_FATE_ABORTED)
+            g_assert_cmpint(move(journal, RM_JOURNAL_OPEN, RM_STATE_COMMITTED, TRUE), ==,
+                            cases[i].afterwards);
+        state_folder_free(folder);
+    }
 }
 
-/* A session that was never here is unknown, and stays so: nobody may conclude "aborted" from it. */
+/* Nobody may conclude "aborted" from a session that was never here, or whose journal is lost. */
 static void test_unknown(void)
 {
-    RmFates *fates = rm_fates_new();
-    g_assert_cmpint(rm_fates_abort(fates, "a"), ==, RM_FATE_UNKNOWN);
-    g_assert_false(rm_fates_commit(fates, "a"));
-    rm_fates_free(fates);
+    char *folder = state_folder_new();
+    g_assert_cmpint(query(SESSION, FALSE), ==, RM_FATE_UNKNOWN);
+    g_assert_cmpint(query("../../x", FALSE), ==, RM_FATE_UNKNOWN);
+    g_assert_cmpint(query("", FALSE), ==, RM_FATE_UNKNOWN);
+    g_autoptr(RmJournal) source = create(SESSION, RM_SIDE_SOURCE, RM_STATE_PREPARED);
+    g_assert_cmpint(query(SESSION, FALSE), ==, RM_FATE_UNKNOWN);
+    g_assert_cmpint(latest(source), ==, RM_STATE_PREPARED);
+    state_folder_free(folder);
 }
 
-static void test_old_ones_are_forgotten(void)
+static void test_wrong_token(void)
 {
-    RmFates *fates = rm_fates_new();
-    for (int i = 0; i <= RM_FATES_KEPT; i++) {
-        g_autofree char *id = g_strdup_printf("%d", i);
-        rm_fates_begin(fates, id);
-        rm_fates_commit(fates, id);
+    char *folder = state_folder_new();
+    g_autoptr(RmJournal) journal = create(SESSION, RM_SIDE_DESTINATION, RM_STATE_PREPARED);
+    g_autofree char *last_differs = g_strdup(TOKEN);
+    last_differs[strlen(last_differs) - 1] ^= 1;
+    const char *wrong[] = {"", "0", last_differs, TOKEN "0", "xyz"};
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_autoptr(GError) error = NULL;
+        RmFate fate;
+        gboolean done;
+        g_assert_false(rm_fates_query(SESSION, wrong[i], &fate, &done, &error));
+        g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_TOKEN);
+        g_assert_null(strstr(error->message, TOKEN));
+        g_assert_cmpint(latest(journal), ==, RM_STATE_PREPARED);
     }
-    g_assert_cmpint(rm_fates_abort(fates, "0"), ==, RM_FATE_UNKNOWN);
-    g_assert_cmpint(rm_fates_abort(fates, "1"), ==, RM_FATE_COMMITTED);
-    rm_fates_free(fates);
+    state_folder_free(folder);
 }
 
-static gpointer race(gpointer data)
+/* A journal that can't be understood gives no answer, rather than any. */
+static void test_garbage(void)
 {
-    return GINT_TO_POINTER(rm_fates_commit(data, "a"));
-}
-
-static void test_race(void)
-{
-    for (int i = 0; i < 2000; i++) {
-        RmFates *fates = rm_fates_new();
-        rm_fates_begin(fates, "a");
-        GThread *thread = g_thread_new("commit", race, fates);
-        RmFate fate = rm_fates_abort(fates, "a");
-        gboolean committed = GPOINTER_TO_INT(g_thread_join(thread));
-        g_assert_true(committed == (fate == RM_FATE_COMMITTED));
-        rm_fates_free(fates);
-    }
+    char *folder = state_folder_new();
+    g_autoptr(GError) error = NULL;
+    rm_journal_close(create(SESSION, RM_SIDE_DESTINATION, RM_STATE_COMMITTED));
+    g_autofree char *path = file_path(folder, "destination", SESSION);
+    g_assert_true(g_file_set_contents(path, "{}\n", -1, NULL));
+    g_assert_cmpint(g_chmod(path, 0600), ==, 0);
+    RmFate fate;
+    gboolean done;
+    g_assert_false(rm_fates_query(SESSION, TOKEN, &fate, &done, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
+    state_folder_free(folder);
 }
 
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
-    g_test_add_func("/fates/commit-wins", test_commit_wins);
-    g_test_add_func("/fates/abort-wins", test_abort_wins);
+    g_test_add_func("/fates/answers", test_answers);
     g_test_add_func("/fates/unknown", test_unknown);
-    g_test_add_func("/fates/forgotten", test_old_ones_are_forgotten);
-    g_test_add_func("/fates/race", test_race);
+    g_test_add_func("/fates/wrong-token", test_wrong_token);
+    g_test_add_func("/fates/garbage", test_garbage);
     return g_test_run();
 }

@@ -42,9 +42,27 @@ static const struct {
     RmReason reason;
     const char *part;
     RmPreflightOptions options;
+    const char *puncher;
+    gboolean old; /* QEMU 8.0 */
 } cases[] = {
     {"sound", {SOUND}, RM_REASON_NONE, ""},
     {"vfio", {DEVICE("gpu0", "vfio-pci"), SOUND}, RM_REASON_UNFENCEABLE, "gpu0 (vfio-pci)"},
+    {"balloon",
+     {DEVICE("b0", "virtio-balloon-pci"), SOUND},
+     RM_REASON_NONE,
+     "",
+     .puncher = "device /machine/peripheral/b0 (virtio-balloon-pci)"},
+    {"virtio-mem",
+     {DEVICE("m0", "virtio-mem-pci"), SOUND},
+     RM_REASON_NONE,
+     "",
+     .puncher = "device /machine/peripheral/m0 (virtio-mem-pci)"},
+    {"virtio-mem-old",
+     {DEVICE("m0", "virtio-mem-pci"), SOUND},
+     RM_REASON_BALLOON,
+     "8.1 or newer",
+     .old = TRUE},
+    {"hv-balloon", {DEVICE("b0", "hv-balloon"), SOUND}, RM_REASON_BALLOON, "b0 (hv-balloon)"},
     {"vhost-scsi", {DEVICE("s0", "vhost-scsi-pci"), SOUND}, RM_REASON_UNFENCEABLE, "virtio-scsi"},
     {"vdpa-device", {DEVICE("v0", "vhost-vdpa-device-pci"), SOUND}, RM_REASON_UNFENCEABLE, "v0"},
     {"virtiofs",
@@ -127,7 +145,7 @@ static const struct {
 static void test_case(gconstpointer data)
 {
     gsize i = GPOINTER_TO_SIZE(data);
-    FakeQmpScript script = {10, 0, cases[i].rules};
+    FakeQmpScript script = {cases[i].old ? 8 : 10, 0, cases[i].rules};
     g_autoptr(FakeQmp) server = fake_qmp_new(fake_qmp_serve_script, &script, 1);
     g_autoptr(GError) error = NULL;
     g_autoptr(RmQmp) qmp = rm_qmp_new(server->path, TIMEOUT_MS, NULL, &error);
@@ -139,6 +157,7 @@ static void test_case(gconstpointer data)
         g_test_message("%s", error->message);
     g_assert_cmpstr(rm_reason_name(rm_error_reason(error)), ==, rm_reason_name(cases[i].reason));
     g_assert_true(passed == (cases[i].reason == RM_REASON_NONE));
+    g_assert_cmpstr(passed ? rm_devices_puncher(devices) : NULL, ==, cases[i].puncher);
     g_assert_true(passed || strstr(error->message, cases[i].part) != NULL);
 }
 
@@ -158,8 +177,8 @@ static const struct {
     {"{\"event\": \"SUSPEND\"}\n", RM_REASON_GUEST_STATE},
     {"{\"event\": \"DEVICE_DELETED\", \"data\": {\"path\": \"/x\"}}\n", RM_REASON_GUEST_CHANGED},
     {"{\"event\": \"ACPI_DEVICE_OST\", \"data\": {}}\n", RM_REASON_GUEST_CHANGED},
-    {"{\"event\": \"MEMORY_DEVICE_SIZE_CHANGE\", \"data\": {}}\n", RM_REASON_GUEST_CHANGED},
-    {"{\"event\": \"BALLOON_CHANGE\", \"data\": {\"actual\": 1}}\n", RM_REASON_BALLOON},
+    {"{\"event\": \"MEMORY_DEVICE_SIZE_CHANGE\", \"data\": {}}\n", RM_REASON_NONE},
+    {"{\"event\": \"BALLOON_CHANGE\", \"data\": {\"actual\": 1}}\n", RM_REASON_NONE},
     {"{\"event\": \"BLOCK_IO_ERROR\", \"data\": {\"action\": \"report\"}}\n", RM_REASON_NONE},
     {"{\"event\": \"BLOCK_IO_ERROR\", \"data\": {\"action\": \"stop\"}}\n{\"event\": \"STOP\"}\n",
      RM_REASON_GUEST_STATE, .paused_by_other = TRUE},

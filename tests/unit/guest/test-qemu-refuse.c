@@ -68,12 +68,6 @@ static const Refusal refusals[] = {
       {"migrate", "{\"uri\": \"exec:cat >/dev/null\"}"}}},
     {"blocked", VM_RAM "-drive file=@DISK@,format=raw,if=none,id=d0 -device nvme,serial=1,drive=d0",
      RM_REASON_BLOCKED, "nvme"},
-    {"balloon", VM_RAM "-device virtio-balloon-pci,id=b0", RM_REASON_BALLOON, "/machine/peripheral/b0"},
-    {"virtio-mem",
-     "-m 64M,maxmem=256M -object memory-backend-file,id=ram,size=64M,mem-path=/dev/shm,share=on "
-     "-object memory-backend-file,id=m1,size=64M,mem-path=/dev/shm,share=on "
-     "-machine pc,memory-backend=ram -device virtio-mem-pci,memdev=m1",
-     RM_REASON_BALLOON, "virtio-mem-pci"},
     {"ivshmem",
      VM_RAM "-object memory-backend-file,id=shm,size=1M,mem-path=/dev/shm,share=on "
             "-device ivshmem-plain,memdev=shm,master=on",

@@ -9,6 +9,7 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
+#define TOKEN "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 #define SESSION "11111111-2222-4333-8444-555555555555"
 
 static inline char *state_folder_new(void)
@@ -31,8 +32,11 @@ static inline void state_folder_free(char *path)
 static inline RmJournal *create(const char *session, RmSide side, RmState first)
 {
     g_autoptr(GError) error = NULL;
-    RmJournalFacts facts = {
-        .session = (char *)session, .side = side, .guest = (char *)"a \"guest\"", .pid = 1};
+    RmJournalFacts facts = {.session = (char *)session,
+                            .side = side,
+                            .guest = (char *)"a \"guest\"",
+                            .pid = 1,
+                            .token = (char *)TOKEN};
     rm_journal_facts_stamp(&facts);
     RmJournal *journal = rm_journal_create(&facts, first, &error);
     g_assert_no_error(error);

@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#define BEFORE (RM_STATE_BIT(PRECOPY) | RM_STATE_BIT(SWITCHOVER) | RM_STATE_BIT(PREPARED))
-
 static void test_facts(void)
 {
     char *folder = state_folder_new();
@@ -76,14 +74,15 @@ static void test_moves(void)
     g_assert_true(rm_journal_move(journal, RM_STATE_BIT(PRECOPY), RM_STATE_SWITCHOVER, FALSE, note, FALSE,
                                   &state, &error));
     g_assert_cmpint(state, ==, RM_STATE_SWITCHOVER);
-    g_assert_true(rm_journal_move(journal, BEFORE, RM_STATE_COMMITTED, TRUE, NULL, TRUE, NULL, &error));
+    g_assert_true(
+        rm_journal_move(journal, RM_JOURNAL_OPEN, RM_STATE_COMMITTED, TRUE, NULL, TRUE, NULL, &error));
     g_assert_true(rm_journal_read(journal, &record, &error));
     g_assert_cmpint(record.state, ==, RM_STATE_COMMITTED);
     g_assert_true(record.run);
     g_assert_cmpuint(record.past, ==,
                      RM_STATE_BIT(PRECOPY) | RM_STATE_BIT(SWITCHOVER) | RM_STATE_BIT(COMMITTED));
     g_assert_cmpstr(json_object_get_string(json_object_object_get(record.note, "key")), ==, "value");
-    g_assert_cmpint(move(journal, BEFORE, RM_STATE_FAILED, TRUE), ==, RM_STATE_COMMITTED);
+    g_assert_cmpint(move(journal, RM_JOURNAL_OPEN, RM_STATE_FAILED, TRUE), ==, RM_STATE_COMMITTED);
     state_folder_free(folder);
 }
 
@@ -113,7 +112,7 @@ static void test_torn_at_every_byte(void)
     struct stat info;
     g_assert_cmpint(stat(path, &info), ==, 0);
     before = (gsize)info.st_size;
-    move(journal, BEFORE, RM_STATE_COMMITTED, TRUE);
+    move(journal, RM_JOURNAL_OPEN, RM_STATE_COMMITTED, TRUE);
     rm_journal_close(journal);
     g_assert_true(g_file_get_contents(path, &whole, &length, NULL));
     for (gsize cut = before; cut < length; cut++) {
@@ -123,7 +122,7 @@ static void test_torn_at_every_byte(void)
         journal = rm_journal_open(RM_SIDE_DESTINATION, SESSION, &error);
         g_assert_no_error(error);
         g_assert_cmpint(latest(journal), ==, RM_STATE_PREPARED);
-        g_assert_cmpint(move(journal, BEFORE, RM_STATE_FAILED, TRUE), ==, RM_STATE_FAILED);
+        g_assert_cmpint(move(journal, RM_JOURNAL_OPEN, RM_STATE_FAILED, TRUE), ==, RM_STATE_FAILED);
         g_assert_cmpint(latest(journal), ==, RM_STATE_FAILED);
         rm_journal_close(journal);
     }
@@ -187,7 +186,7 @@ static pid_t contender(const int pipes[2], RmState to)
     RmJournal *journal = rm_journal_open(RM_SIDE_DESTINATION, SESSION, NULL);
     RmState state;
     if (journal == NULL || read(pipes[0], &c, 1) != 0 ||
-        !rm_journal_move(journal, BEFORE, to, TRUE, NULL, TRUE, &state, NULL))
+        !rm_journal_move(journal, RM_JOURNAL_OPEN, to, TRUE, NULL, TRUE, &state, NULL))
         _exit(2);
     _exit(state == to ? 1 : 0);
 }
@@ -225,7 +224,7 @@ static void test_commit_against_abort(void)
 
 static gpointer move_in_thread(gpointer data)
 {
-    return GINT_TO_POINTER(move(data, BEFORE, RM_STATE_COMMITTED, FALSE));
+    return GINT_TO_POINTER(move(data, RM_JOURNAL_OPEN, RM_STATE_COMMITTED, FALSE));
 }
 
 /* Threads that share one RmJournal, whose flock(2) is one and the same. */
@@ -236,7 +235,7 @@ static void test_threads(void)
     for (unsigned i = 0; i < 1000; i++) {
         RmJournal *journal = create(SESSION, RM_SIDE_DESTINATION, RM_STATE_PREPARED);
         GThread *thread = g_thread_new("commit", move_in_thread, journal);
-        RmState here = move(journal, BEFORE, RM_STATE_FAILED, FALSE);
+        RmState here = move(journal, RM_JOURNAL_OPEN, RM_STATE_FAILED, FALSE);
         RmState there = GPOINTER_TO_INT(g_thread_join(thread));
         g_assert_cmpint(here, ==, there);
         rm_journal_close(journal);
@@ -266,7 +265,7 @@ static void test_lock(void)
         _exit(read(pipes[0], &c, 1) == 0 ? (int)latest(adopted) : 3);
     }
     close(pipes[0]);
-    move(mine, BEFORE, RM_STATE_SWITCHOVER, FALSE);
+    move(mine, RM_JOURNAL_OPEN, RM_STATE_SWITCHOVER, FALSE);
     rm_journal_close(mine);
     g_assert_false(rm_journal_take(other)); /* the child looks after it */
     int status;

@@ -12,12 +12,15 @@
 #include "source/session.h"
 #include "transport/fake.h"
 
+#include "../handover/state-folder.h"
+
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
 typedef struct {
+    char *state_folder;
     RmSendOptions options;
     RmSession *session;
     RmReporter *reporter;
@@ -30,6 +33,8 @@ typedef struct {
     RmBlock *state;     /* the device state as it arrived */
     GPtrArray *asked;   /* char*: the types of all requests */
     RmReason no_commit; /* answer `commit` with this failure; RM_REASON_PEER_LOST: with none, and hang up */
+    gboolean swallow_commit; /* don't answer it */
+    RmState at_commit;       /* the journal's state when it came */
 } Rig;
 
 static inline RmControl *rig_control(int fd)
@@ -47,6 +52,7 @@ static inline json_object *rig_answer_switchover(Rig *rig, json_object *message)
     if (strcmp(type, RM_MSG_LOAD) == 0)
         return rm_json_message(RM_MSG_PREPARED);
     if (strcmp(type, RM_MSG_COMMIT) == 0) {
+        rig->at_commit = latest(rig->session->journal);
         json_object *reply =
             rm_json_message(rig->no_commit == RM_REASON_NONE ? RM_MSG_RUNNING : RM_MSG_FAILED);
         if (rig->no_commit != RM_REASON_NONE)
@@ -99,18 +105,21 @@ static inline gpointer rig_answers(gpointer data)
         json_object *reply = rig_answer(rig, message);
         gboolean hang_up =
             strcmp(rm_message_type(message), RM_MSG_COMMIT) == 0 && rig->no_commit == RM_REASON_PEER_LOST;
-        if (!hang_up)
+        gboolean silent = strcmp(rm_message_type(message), RM_MSG_COMMIT) == 0 && rig->swallow_commit;
+        if (!hang_up && !silent)
             rm_control_reply(rig->far, message, reply, NULL);
-        json_object_put(message);
-        if (hang_up) {
+        else
             json_object_put(reply);
+        json_object_put(message);
+        if (hang_up)
             shutdown(rig->far_fd, SHUT_RDWR);
-        }
     }
     return NULL;
 }
 
-static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+/* `watches`: as for a guest with a balloon. */
+static inline Rig *rig_new_full(const char *const *names, const uint64_t *sizes, unsigned n,
+                                unsigned channels, gboolean watches)
 {
     static uint8_t serial;
     Rig *rig = g_new0(Rig, 1);
@@ -119,7 +128,9 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     rig->options = (RmSendOptions){
         .downtime_limit_ms = 300, .max_stall_ms = 1000, .common = {.gid_index = -1, .verbosity = -1}};
     rig->reporter = rm_reporter_new(RM_STYLE_QUIET, "00000000-0000-0000-0000-000000000000");
-    RmSession *session = rig->session = rm_session_new(&rig->options, rig->reporter, "test");
+    RmSession *session = rig->session = rm_session_new(&rig->options, rig->reporter, SESSION);
+    rig->state_folder = state_folder_new();
+    session->journal = create(SESSION, RM_SIDE_SOURCE, RM_STATE_PRECOPY);
     session->guest = rm_guest_fake_new(RM_GUEST_RUNNING, names, sizes, n, &error);
     g_assert_no_error(error);
     rig->target = rm_guest_fake_new(RM_GUEST_WAITING, names, sizes, n, &error);
@@ -135,6 +146,7 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     session->accept = rm_accept_new();
     session->accept->chunk_size = 1 << 20;
     session->accept->channels = channels;
+    session->accept->token = g_strdup(TOKEN);
 
     RmRxParams rx = {
         .channels = channels, .blocks = rig->target_blocks, .chunk_size = 1 << 20, .timeout_ms = 5000};
@@ -148,12 +160,24 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
     g_assert_true(session->tx->ops->connect(session->tx, &tx, NULL, &error));
     rig->answers = g_thread_new("answers", rig_answers, rig);
 
-    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels, 0};
+    if (watches)
+        session->watches = g_ptr_array_new_with_free_func((GDestroyNotify)rm_punch_watch_free);
+    for (guint i = 0; watches && i < n; i++) {
+        g_ptr_array_add(session->watches, rm_punch_watch_new(session->blocks->pdata[i], &error));
+        g_assert_no_error(error);
+    }
+    RmSenderParams sender = {session->tx, session->control, session->blocks, 1 << 20, channels,
+                             0,           session->watches};
     session->sender = rm_sender_new(&sender);
     session->tracker = rm_tracker_fake_new(session->blocks);
     g_assert_true(session->tracker->ops->arm(session->tracker, &error));
     rm_rounds_init(session);
     return rig;
+}
+
+static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsigned n, unsigned channels)
+{
+    return rig_new_full(names, sizes, n, channels, FALSE);
 }
 
 static inline void rig_free(Rig *rig)
@@ -167,6 +191,7 @@ static inline void rig_free(Rig *rig)
     g_ptr_array_unref(rig->target_blocks);
     rm_guest_free(rig->target);
     rm_reporter_free(rig->reporter);
+    state_folder_free(rig->state_folder);
     g_free(rig);
 }
 

@@ -47,7 +47,7 @@ static const struct {
       .timeout_ms = 1000,
       .downtime_limit_ms = 300,
       .on_timeout_suspend = TRUE},
-     RM_NEXT_SWITCHOVER},
+     RM_NEXT_SUSPEND},
     {"converged at the limit",
      {.rate = 1000 * MIB,
       .dirty_bytes = MIB,

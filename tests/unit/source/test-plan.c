@@ -20,7 +20,7 @@ static Rig *rig_new(void)
     Rig *rig = g_new0(Rig, 1);
     rig->block = rm_block_new("ram", 8 * MIB);
     rig->block->map = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    rig->state = rm_send_state_new(rig->block, TRUE);
+    rig->state = rm_send_state_new(rig->block, TRUE, NULL);
     rig->pages = rm_bitmap_new(8 * MIB / RM_PAGE);
     rig->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
     return rig;

@@ -58,6 +58,63 @@ static void test_hole_is_a_zero_page(void)
     rig_free(rig);
 }
 
+/* Punched, and there again because somebody read it: populated as before, never written, and zero now. */
+static void test_punched_and_read_again(void)
+{
+    const uint64_t sizes[] = {4 << 20};
+    for (int watches = 0; watches < 2; watches++) {
+        Rig *rig = rig_new_full(one, sizes, 1, 1, watches);
+        uint8_t *memory = rm_guest_fake_memory(rig->session->guest, 0);
+        for (uint64_t page = 10; page < 20; page++)
+            rig_write(rig, 0, page, 5);
+        rig_round(rig, RM_ROUND_FIRST);
+        rig_round(rig, RM_ROUND_PRECOPY); /* takes in what was reported before the first round */
+        rig_punch(rig, 0, 12);
+        g_assert_cmpuint(((volatile uint8_t *)memory)[12 * RM_PAGE], ==, 0);
+        RmRoundStats stats = rig_round(rig, RM_ROUND_STOPPED);
+        /* unnoticed without the watch: that is why there is one */
+        g_assert_cmpint(rig_differs(rig, 0), ==, watches ? -1 : 12);
+        g_assert_cmpuint(stats.dirty_pages, ==, watches ? 1 : 0);
+        g_assert_cmpuint(stats.sent_bytes, ==, 0);
+        stats = rig_round(rig, RM_ROUND_STOPPED);
+        g_assert_cmpuint(stats.dirty_pages, ==, 0); /* told once */
+        rig_free(rig);
+    }
+}
+
+static void punch_on_fence(RmGuest *guest, const char *op, gpointer data)
+{
+    Rig *rig = data;
+    for (uint64_t page = 30; strcmp(op, "fence") == 0 && page < 60; page++)
+        rig_punch(rig, 0, page);
+}
+
+/* Punched when the round has found them populated and written, and before it reads them: the source gets
+ * nothing back that the guest gave away. */
+static void test_punched_in_the_round(void)
+{
+    const uint64_t sizes[] = {4 << 20};
+    Rig *rig = rig_new_full(one, sizes, 1, 1, TRUE);
+    for (uint64_t page = 0; page < 100; page++)
+        rig_write(rig, 0, page, 5);
+    rig_round(rig, RM_ROUND_FIRST);
+    for (uint64_t page = 0; page < 100; page++)
+        rig_write(rig, 0, page, 6);
+    rm_guest_fake_set_hook(rig->session->guest, punch_on_fence, rig);
+    RmRoundStats stats = rig_round(rig, RM_ROUND_PRECOPY);
+    rm_guest_fake_set_hook(rig->session->guest, NULL, NULL);
+    g_assert_cmpuint(stats.dirty_pages, ==, 100);
+    g_assert_cmpuint(stats.sent_bytes, ==, 70 * RM_PAGE);
+    uint64_t allocated = 0;
+    g_assert_true(rm_block_allocated(rig->session->blocks->pdata[0], &allocated, NULL));
+    g_assert_cmpuint(allocated, ==, 70 * RM_PAGE);
+    g_assert_cmpint(rig_differs(rig, 0), ==, -1);
+    rig_write(rig, 0, 40, 7);
+    rig_round(rig, RM_ROUND_STOPPED);
+    g_assert_cmpint(rig_differs(rig, 0), ==, -1);
+    rig_free(rig);
+}
+
 /* ---- direct I/O: the page is reported when a request is submitted, the data lands when it likes ---- */
 
 typedef struct {
@@ -287,6 +344,8 @@ int main(int argc, char **argv)
     g_test_add_func("/rounds/first-sends-the-file", test_first_round_sends_the_file);
     g_test_add_func("/rounds/zero-pages", test_zero_pages);
     g_test_add_func("/rounds/hole", test_hole_is_a_zero_page);
+    g_test_add_func("/rounds/punched-and-read-again", test_punched_and_read_again);
+    g_test_add_func("/rounds/punched-in-the-round", test_punched_in_the_round);
     g_test_add_func("/rounds/fence", test_fence_waits_for_direct_io);
     g_test_add_func("/rounds/first-fences", test_first_round_fences_before_it_asks);
     g_test_add_func("/rounds/short", test_short_rounds_have_a_rate);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The switchover: what becomes of the guest here when it goes wrong at its last step. */
+#include "oracle.h"
 #include "rig.h"
 
 static const char *const one[] = {"ram0"};
@@ -9,7 +10,6 @@ static Rig *rig_in_precopy(void)
 {
     Rig *rig = rig_new(one, sizes, 1, 1);
     rig->session->was_running = TRUE;
-    rig->session->accept->boot = g_strdup("this boot");
     for (int state = RM_STATE_PREFLIGHT; state <= RM_STATE_PRECOPY; state++)
         rm_session_set_state(rig->session, state);
     rig_write(rig, 0, 3, 1);
@@ -22,47 +22,12 @@ static gboolean was_asked(Rig *rig, const char *type)
     return g_ptr_array_find_with_equal_func(rig->asked, type, g_str_equal, NULL);
 }
 
-/* ---- a daemon that is asked after a session ---- */
-
-typedef struct {
-    GSocketListener *listener;
-    GThread *thread;
-    const char *fate;
-} Oracle;
-
-static gpointer oracle_main(gpointer data)
+static Oracle *oracle_for(Rig *rig, const char *fate, gboolean done)
 {
-    Oracle *oracle = data;
-    g_autoptr(GSocketConnection) connection = g_socket_listener_accept(oracle->listener, NULL, NULL, NULL);
-    RmControl *control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
-    json_object *message = NULL;
-    g_assert_true(rm_control_receive(control, 0, NULL, &message, NULL));
-    g_assert_cmpstr(rm_message_type(message), ==, RM_MSG_QUERY);
-    json_object *reply = rm_json_message(RM_MSG_FATE);
-    rm_json_add_string(reply, "fate", oracle->fate);
-    rm_json_add_string(reply, "boot", "this boot");
-    rm_control_reply(control, message, reply, NULL);
-    json_object_put(message);
-    rm_control_free(control);
-    return NULL;
-}
-
-static Oracle *oracle_new(Rig *rig, const char *fate)
-{
-    Oracle *oracle = g_new0(Oracle, 1);
-    oracle->fate = fate;
-    oracle->listener = g_socket_listener_new();
+    Oracle *oracle = oracle_new(fate, done);
     rig->options.host = (char *)"127.0.0.1";
-    rig->options.port = g_socket_listener_add_any_inet_port(oracle->listener, NULL, NULL);
-    oracle->thread = g_thread_new("oracle", oracle_main, oracle);
+    rig->options.port = oracle->port;
     return oracle;
-}
-
-static void oracle_free(Oracle *oracle)
-{
-    g_thread_join(oracle->thread);
-    g_object_unref(oracle->listener);
-    g_free(oracle);
 }
 
 /* ---- tests ---- */
@@ -77,6 +42,15 @@ static void test_all_is_well(void)
     g_assert_cmpint(rig->session->state, ==, RM_STATE_COMMITTED);
     g_assert_cmpint(rm_guest_fake_run(rig->session->guest), ==, RM_GUEST_SAVED);
     g_assert_cmpint(rig_differs(rig, 0), ==, -1);
+    /* It was on record before it was sent, with all that came before, and what the VMM's settings had been.
+     */
+    g_auto(RmJournalRecord) record = {0};
+    g_assert_cmpint(rig->at_commit, ==, RM_STATE_COMMITTED);
+    g_assert_true(rm_journal_read(rig->session->journal, &record, &error));
+    g_assert_cmpuint(record.past, ==, RM_JOURNAL_OPEN | RM_STATE_BIT(COMMITTED));
+    g_assert_true(record.run);
+    g_assert_cmpstr(json_object_to_json_string_ext(record.note, JSON_C_TO_STRING_PLAIN), ==,
+                    RM_GUEST_FAKE_NOTE);
     rig_free(rig);
 }
 
@@ -86,7 +60,7 @@ static void test_failed_commit_is_not_success(void)
     static const RmReason reasons[] = {RM_REASON_RESUME, RM_REASON_GUEST_GONE, RM_REASON_INTERNAL};
     for (guint i = 0; i < G_N_ELEMENTS(reasons); i++) {
         Rig *rig = rig_in_precopy();
-        Oracle *oracle = oracle_new(rig, "committed");
+        Oracle *oracle = oracle_for(rig, "committed", FALSE);
         g_autoptr(GError) error = NULL;
         rig->no_commit = reasons[i];
         g_test_expect_message(G_LOG_DOMAIN, G_LOG_LEVEL_WARNING, "*asking the destination*");
@@ -98,11 +72,78 @@ static void test_failed_commit_is_not_success(void)
     }
 }
 
+/* The answer was lost, and the destination says that all is as it should be: as good as the answer. */
+static void test_lost_answer_and_done(void)
+{
+    Rig *rig = rig_in_precopy();
+    Oracle *oracle = oracle_for(rig, "committed", TRUE);
+    g_autoptr(GError) error = NULL;
+    rig->no_commit = RM_REASON_PEER_LOST;
+    g_test_expect_message(G_LOG_DOMAIN, G_LOG_LEVEL_WARNING, "*asking the destination*");
+    rm_switchover_run(rig->session, &error);
+    g_test_assert_expected_messages();
+    g_assert_no_error(error);
+    g_assert_false(rig->session->unconfirmed);
+    oracle_free(oracle);
+    rig_free(rig);
+}
+
+/* A destination that lives and never heard of `commit`: it is asked after some seconds, and aborts. */
+static void test_swallowed_commit(void)
+{
+    Rig *rig = rig_in_precopy();
+    Oracle *oracle = oracle_for(rig, "aborted", FALSE);
+    g_autoptr(GError) error = NULL;
+    rig->swallow_commit = TRUE;
+    int64_t begin = g_get_monotonic_time();
+    for (int i = 0; i < 2; i++)
+        g_test_expect_message(G_LOG_DOMAIN, G_LOG_LEVEL_WARNING, "*asking the destination*");
+    g_assert_false(rm_switchover_run(rig->session, &error));
+    g_test_assert_expected_messages();
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_PEER_TIMEOUT);     /* ends as failed: session.c */
+    g_assert_cmpint(g_get_monotonic_time() - begin, <, 60 * G_USEC_PER_SEC); /* not the 120 s of `running` */
+    oracle_free(oracle);
+    rig_free(rig);
+}
+
+/* What can't be recorded is not done: the commit isn't sent, and before it the guest isn't stopped. */
+static void spoil_journal(RmGuest *guest, const char *op, gpointer data)
+{
+    const char *when = data;
+    g_autofree char *path = file_path(g_getenv("RDMAMIG_STATE_DIR"), "source", SESSION);
+    if (strcmp(op, when) == 0)
+        g_assert_cmpint(truncate(path, 10), ==, 0);
+}
+
+static void test_unrecorded_commit_is_not_sent(void)
+{
+    Rig *rig = rig_in_precopy();
+    g_autoptr(GError) error = NULL;
+    rm_guest_fake_set_hook(rig->session->guest, spoil_journal, (gpointer) "run_state");
+    g_assert_false(rm_switchover_run(rig->session, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
+    g_assert_true(was_asked(rig, RM_MSG_LOAD));
+    g_assert_false(was_asked(rig, RM_MSG_COMMIT));
+    g_assert_cmpint(rig->session->state, ==, RM_STATE_PREPARED); /* hence rolled back */
+    rig_free(rig);
+}
+
+static void test_unrecorded_switchover_stops_nothing(void)
+{
+    Rig *rig = rig_in_precopy();
+    g_autoptr(GError) error = NULL;
+    spoil_journal(NULL, "now", (gpointer) "now");
+    g_assert_false(rm_switchover_run(rig->session, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
+    g_assert_null(strstr(rm_guest_fake_calls(rig->session->guest), "stop"));
+    rig_free(rig);
+}
+
 /* Only the answer was lost: the guest moved, and the one here stays until somebody has looked. */
 static void test_lost_answer_is_unconfirmed(void)
 {
     Rig *rig = rig_in_precopy();
-    Oracle *oracle = oracle_new(rig, "committed");
+    Oracle *oracle = oracle_for(rig, "committed", FALSE);
     g_autoptr(GError) error = NULL;
     rig->no_commit = RM_REASON_PEER_LOST;
     g_test_expect_message(G_LOG_DOMAIN, G_LOG_LEVEL_WARNING, "*asking the destination*");
@@ -117,7 +158,7 @@ static void test_lost_answer_is_unconfirmed(void)
 static void test_aborted_fails(void)
 {
     Rig *rig = rig_in_precopy();
-    Oracle *oracle = oracle_new(rig, "aborted");
+    Oracle *oracle = oracle_for(rig, "aborted", FALSE);
     g_autoptr(GError) error = NULL;
     rig->no_commit = RM_REASON_PEER_LOST;
     g_test_expect_message(G_LOG_DOMAIN, G_LOG_LEVEL_WARNING, "*asking the destination*");
@@ -163,10 +204,15 @@ static void test_event_before_commit(void)
 
 int main(int argc, char **argv)
 {
+    g_setenv("RDMAMIG_FAULT", "query-for=1200", TRUE); /* without fault points it takes half a minute */
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/switchover/well", test_all_is_well);
     g_test_add_func("/switchover/failed-commit", test_failed_commit_is_not_success);
     g_test_add_func("/switchover/lost-answer", test_lost_answer_is_unconfirmed);
+    g_test_add_func("/switchover/lost-answer-and-done", test_lost_answer_and_done);
+    g_test_add_func("/switchover/swallowed-commit", test_swallowed_commit);
+    g_test_add_func("/switchover/unrecorded-commit", test_unrecorded_commit_is_not_sent);
+    g_test_add_func("/switchover/unrecorded-switchover", test_unrecorded_switchover_stops_nothing);
     g_test_add_func("/switchover/aborted", test_aborted_fails);
     g_test_add_func("/switchover/resumed-by-another", test_resumed_by_another);
     g_test_add_func("/switchover/event-before-commit", test_event_before_commit);

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t chunk_size;
     unsigned channels;
     unsigned timeout_ms;
+    gboolean copy; /* as for a guest that punches holes */
     RmPacketOptions source, destination;
     RmTx *tx;
     RmRx *rx;
@@ -99,6 +100,7 @@ static inline RmTxParams pair_params(Pair *pair, json_object *address)
                          .chunk_size = pair->chunk_size,
                          .address = address,
                          .host = "127.0.0.1",
+                         .copy = pair->copy,
                          .packets = pair->source,
                          .timeout_ms = pair->timeout_ms};
     memcpy(params.token, pair->token, sizeof params.token);

@@ -68,6 +68,40 @@ static void test_random_runs(void)
     g_assert_cmpuint(pair->tx->ops->wire_bytes(pair->tx), >, posted);
 }
 
+/* A guest that punches holes: these are sent as zeroes, and stay holes. So with a file that ends too early.
+ */
+static void test_copies(void)
+{
+    g_autoptr(GError) error = NULL;
+    const uint64_t sizes[] = {2 * MIB, 0};
+    g_autoptr(Pair) pair = pair_new(1, MIB, sizes);
+    pair->copy = TRUE;
+    pair_start(pair);
+    pair_connect(pair, &error);
+    g_assert_no_error(error);
+    RmBlock *from = pair_from(pair, 0);
+    uint64_t before, after;
+    for (uint64_t page = 0; page < 512; page += 3)
+        memset(from->map + page * RM_PAGE, (int)page | 1, RM_PAGE);
+    memset(pair_to(pair, 0)->map, 9, 2 * MIB);
+    rm_block_allocated(from, &before, NULL);
+    RmRun runs[] = {{0, MIB - 2 * RM_PAGE}, {MIB - RM_PAGE, RM_PAGE}, {MIB, MIB}};
+    memset(pair_to(pair, 0)->map + MIB - 2 * RM_PAGE, 0, RM_PAGE); /* which is not sent */
+    g_assert_cmpint(pair->tx->ops->post(pair->tx, 0, 0, runs, 2), ==, 0);
+    g_assert_cmpint(pair->tx->ops->post(pair->tx, 0, 0, runs + 2, 1), ==, 0);
+    pair_end_round(pair, 1);
+    pair->rx->ops->wait_round(pair->rx, 1, NULL, &error);
+    g_assert_no_error(error);
+    rm_block_allocated(from, &after, NULL);
+    g_assert_cmpuint(after, ==, before);
+    blocks_assert_equal(pair, 0);
+
+    g_assert_cmpint(ftruncate(from->fd, MIB), ==, 0);
+    g_assert_cmpint(pair->tx->ops->post(pair->tx, 0, 0, runs + 2, 1), ==, -EFAULT);
+    g_assert_false(pair->tx->ops->error(pair->tx, &error));
+    g_assert_nonnull(strstr(error->message, "truncated"));
+}
+
 typedef struct {
     Pair *pair;
     unsigned channel;
@@ -409,6 +443,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/tcp/random-runs", test_random_runs);
+    g_test_add_func("/tcp/copies", test_copies);
     g_test_add_func("/tcp/parallel", test_parallel);
     g_test_add_func("/tcp/added-block", test_added_block);
     g_test_add_func("/tcp/barrier", test_barrier);

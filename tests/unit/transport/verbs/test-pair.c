@@ -78,9 +78,11 @@ static void test_punched_source(void)
     rig_end_round(rig, 1);
     rm_block_zero(from, PAGES(3), PAGES(9), TRUE, &error);
     g_assert_no_error(error);
-    memset(from->map + PAGES(3), 2, PAGES(9));
+    memset(from->map + PAGES(3), 2, PAGES(6));
+    uint64_t before = rig_allocated(from);
     rig_write(rig, 0, &(RmRun){PAGES(3), PAGES(9)}, 1);
     rig_end_round(rig, 2);
+    g_assert_cmpuint(rig_allocated(from), ==, before); /* three holes are sent as zeroes, and stay holes */
     blocks_assert_equal(rig, 0);
 }
 

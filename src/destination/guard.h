@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What outlives the daemon of a session: its journal, and the guardian that goes by it. */
+#pragma once
+
+#include "control/message.h"
+#include "destination/find.h"
+#include "handover/guardian.h"
+
+/* Makes the journal, from which moment the session can be asked after, and starts the guardian. Reasons
+ * journal, protocol, internal; *ret_journal may be set even then, and has to be moved to an end. */
+gboolean rm_guard_destination_start(const RmHello *hello, const RmAccept *accept, const RmFound *found, const char *peer,
+                        RmJournal **ret_journal, RmGuardian **ret_guardian, GError **error);
+
+/* The guardian's main(). */
+int rm_guard_destination_main(int argc, char **argv);

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Settling at the destination. */
+#include "destination/settle.h"
+
+#include "../handover/state-folder.h"
+#include "guest/fake.h"
+
+static const char *const one[] = {"ram0"};
+static const uint64_t sizes[] = {1 << 20};
+
+typedef struct {
+    const RmState *states; /* how the session went, up to RM_STATE_COUNT */
+    gboolean run, started, loaded;
+    RmState expect;
+    gboolean quit, runs;
+} Row;
+
+static RmJournal *journal_of(const Row *row)
+{
+    g_autoptr(GError) error = NULL;
+    RmJournalFacts facts = {.session = (char *)SESSION,
+                            .side = RM_SIDE_DESTINATION,
+                            .guest = (char *)"g",
+                            .pid = getpid(),
+                            .started = row->started};
+    rm_journal_facts_stamp(&facts);
+    RmJournal *journal = rm_journal_create(&facts, row->states[0], &error);
+    g_assert_no_error(error);
+    g_free(facts.host_boot);
+    for (const RmState *state = row->states + 1; *state != RM_STATE_COUNT; state++)
+        g_assert_true(rm_journal_move(journal, ~0u, *state, row->run, NULL, FALSE, NULL, &error));
+    return journal;
+}
+
+static RmGuest *waiting_guest(gboolean loaded)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(GByteArray) state = NULL;
+    RmGuest *guest = rm_guest_fake_new(RM_GUEST_WAITING, one, sizes, 1, &error);
+    g_autoptr(RmGuest) source = rm_guest_fake_new(RM_GUEST_PAUSED, one, sizes, 1, &error);
+    g_assert_true(source->ops->save(source, &state, &error));
+    if (loaded)
+        g_assert_true(guest->ops->load(guest, state->data, state->len, &error));
+    g_assert_no_error(error);
+    return guest;
+}
+
+#define PATH(...) ((const RmState[]){__VA_ARGS__, RM_STATE_COUNT})
+#define S(id) RM_STATE_##id
+
+static void test_table(void)
+{
+    const Row rows[] = {
+        {PATH(S(PRECOPY)), 0, 0, 0, S(FAILED), 0, 0}, /* can be asked again */
+        {PATH(S(PRECOPY)), 0, 1, 0, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER)), 0, 0, 0, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED)), 0, 0, 1, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED)), 1, 0, 1, S(DONE), 0, 1},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED)), 0, 0, 1, S(DONE), 0, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED)), 1, 1, 1, S(DONE), 0, 1},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED), S(DONE)), 1, 1, 1, S(DONE), 0, 0},
+        /* aborted by a query, whose daemon died before it ended the QEMU */
+        {PATH(S(PRECOPY), S(FAILED)), 0, 0, 0, S(FAILED), 0, 0},
+        {PATH(S(PRECOPY), S(FAILED)), 0, 1, 0, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(FAILED)), 0, 0, 1, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(CANCELLED)), 0, 0, 1, S(CANCELLED), 1, 0},
+    };
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        char *folder = state_folder_new();
+        g_autoptr(RmJournal) journal = journal_of(&rows[i]);
+        g_autoptr(RmGuest) guest = waiting_guest(rows[i].loaded);
+        for (int again = 0; again < 2; again++) {
+            g_autoptr(GError) error = NULL;
+            RmState state;
+            g_test_message("row %u", i);
+            rm_settle_destination(journal, guest, &state, &error);
+            g_assert_no_error(error);
+            g_assert_cmpint(state, ==, rows[i].expect);
+            g_assert_cmpint(latest(journal), ==, rows[i].expect);
+            g_assert_cmpint(rm_guest_fake_has_quit(guest), ==, rows[i].quit);
+            g_assert_cmpint(rm_guest_fake_run(guest) == RM_GUEST_RUNNING, ==, rows[i].runs);
+        }
+        state_folder_free(folder);
+    }
+}
+
+static void test_due(void)
+{
+    const struct {
+        Row row;
+        gboolean due;
+    } cases[] = {
+        {{PATH(S(PRECOPY))}, TRUE},
+        {{PATH(S(PRECOPY), S(COMMITTED))}, TRUE},
+        {{PATH(S(PRECOPY), S(COMMITTED), S(DONE))}, FALSE},
+        {{PATH(S(PRECOPY), S(FAILED))}, FALSE},
+        {{PATH(S(PRECOPY), S(FAILED)), .started = TRUE}, TRUE}, /* its VMM, this process, still is */
+        {{PATH(S(PRECOPY), S(SWITCHOVER), S(FAILED))}, TRUE},
+    };
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        char *folder = state_folder_new();
+        g_autoptr(RmJournal) journal = journal_of(&cases[i].row);
+        g_assert_cmpint(rm_settle_destination_due(journal), ==, cases[i].due);
+        state_folder_free(folder);
+    }
+}
+
+/* A guest that does not run yet stays the destination's, to be tried again. */
+static void test_activate_fails(void)
+{
+    const Row row = {PATH(S(PRECOPY), S(PREPARED), S(COMMITTED)), .run = TRUE};
+    char *folder = state_folder_new();
+    g_autoptr(RmJournal) journal = journal_of(&row);
+    g_autoptr(RmGuest) guest = waiting_guest(TRUE);
+    g_autoptr(GError) error = NULL;
+    RmState state;
+    rm_guest_fake_fail(guest, "activate", RM_REASON_RESUME);
+    g_assert_false(rm_settle_destination(journal, guest, &state, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_RESUME);
+    g_assert_cmpint(state, ==, RM_STATE_COMMITTED);
+    g_clear_error(&error);
+    g_assert_true(rm_settle_destination(journal, guest, &state, &error));
+    g_assert_cmpint(state, ==, RM_STATE_DONE);
+    g_assert_cmpint(rm_guest_fake_run(guest), ==, RM_GUEST_RUNNING);
+    state_folder_free(folder);
+}
+
+/* Its VMM is gone. Committed: the guest is lost with it, which nobody may call done. */
+static void test_vmm_gone(void)
+{
+    const Row open = {PATH(S(PRECOPY), S(PREPARED))},
+              committed = {PATH(S(PRECOPY), S(COMMITTED)), .run = TRUE};
+    char *folder = state_folder_new();
+    g_autoptr(GError) error = NULL;
+    RmState state;
+    RmJournal *journal = journal_of(&open);
+    g_assert_true(rm_settle_destination(journal, NULL, &state, &error));
+    g_assert_cmpint(state, ==, RM_STATE_FAILED);
+    rm_journal_close(journal);
+    state_folder_free(folder);
+    folder = state_folder_new();
+    journal = journal_of(&committed);
+    g_assert_false(rm_settle_destination(journal, NULL, &state, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_GUEST_GONE);
+    g_assert_cmpint(latest(journal), ==, RM_STATE_COMMITTED);
+    rm_journal_close(journal);
+    state_folder_free(folder);
+}
+
+/* Somebody has let it run: whatever it is now, ending it could end the only copy of a guest. */
+static void test_burnt_but_running(void)
+{
+    const Row row = {PATH(S(PRECOPY), S(SWITCHOVER))};
+    char *folder = state_folder_new();
+    g_autoptr(RmJournal) journal = journal_of(&row);
+    g_autoptr(RmGuest) guest = waiting_guest(TRUE);
+    g_autoptr(GError) error = NULL;
+    RmState state;
+    g_assert_true(guest->ops->activate(guest, &error));
+    g_assert_false(rm_settle_destination(journal, guest, &state, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_GUEST_STATE);
+    g_assert_cmpint(latest(journal), ==, RM_STATE_FAILED);
+    g_assert_false(rm_guest_fake_has_quit(guest));
+    state_folder_free(folder);
+}
+
+int main(int argc, char **argv)
+{
+    g_test_init(&argc, &argv, NULL);
+    g_test_add_func("/settle/table", test_table);
+    g_test_add_func("/settle/due", test_due);
+    g_test_add_func("/settle/activate-fails", test_activate_fails);
+    g_test_add_func("/settle/vmm-gone", test_vmm_gone);
+    g_test_add_func("/settle/burnt-but-running", test_burnt_but_running);
+    return g_test_run();
+}
