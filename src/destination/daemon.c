@@ -4,6 +4,8 @@
 
 #include "common/fault.h"
 #include "common/reason.h"
+#include "control/json.h"
+#include "destination/fates.h"
 #include "destination/receive.h"
 #include "transport/tcp/wire.h"
 
@@ -84,17 +86,35 @@ void rm_daemon_release(RmDaemon *daemon, const char *path)
     g_mutex_unlock(&daemon->lock);
 }
 
-gboolean rm_daemon_query(RmDaemon *daemon, const char *session, const char *token, RmFate *ret_fate,
-                         gboolean *ret_done, GError **error)
+static void end_session(RmDaemon *daemon, const char *id)
 {
-    if (!rm_fates_query(session, token, ret_fate, ret_done, error))
-        return FALSE;
     g_mutex_lock(&daemon->lock);
-    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, session);
-    if (running != NULL && *ret_fate == RM_FATE_ABORTED)
+    RmDaemonSession *running = g_hash_table_lookup(daemon->sessions, id);
+    if (running != NULL)
         g_cancellable_cancel(running->cancel);
     g_mutex_unlock(&daemon->lock);
-    return TRUE;
+}
+
+void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query)
+{
+    const char *session, *token;
+    RmFate fate;
+    gboolean done;
+    g_autoptr(GError) error = NULL;
+    if (!rm_json_string(query, "session", &session, &error) ||
+        !rm_json_string(query, "token", &token, &error) ||
+        !rm_fates_query(session, token, &fate, &done, &error)) {
+        g_warning("a query is not answered: %s", error->message);
+        rm_control_reply_failure(control, query, RM_MSG_ERROR, error, NULL);
+        return;
+    }
+    if (fate == RM_FATE_ABORTED)
+        end_session(daemon, session);
+    json_object *reply = rm_json_message(RM_MSG_FATE);
+    rm_json_add_string(reply, "fate", rm_fate_name(fate));
+    rm_json_add_bool(reply, "done", done);
+    rm_control_reply(control, query, reply, NULL);
+    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
 }
 
 /* ---- connections ---- */
@@ -215,34 +235,35 @@ static int connections_max(void)
 
 /* ---- listening ---- */
 
-static gboolean add_address(GSocketService *service, GInetAddress *inet, uint16_t port, uint16_t *ret_port,
+static gboolean add_address(GSocketService *service, GSocketAddress *address, uint16_t *ret_port,
                             GError **error)
 {
-    g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, port);
     g_autoptr(GSocketAddress) bound = NULL;
     g_autoptr(GError) problem = NULL;
     if (!g_socket_listener_add_address(G_SOCKET_LISTENER(service), address, G_SOCKET_TYPE_STREAM,
                                        G_SOCKET_PROTOCOL_TCP, NULL, &bound, &problem)) {
-        g_autofree char *text = g_inet_address_to_string(inet);
-        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s port %u: %s", text, port,
-                       problem->message);
+        g_autofree char *text = g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address));
+        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s: %s", text, problem->message);
     }
     *ret_port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound));
     return TRUE;
 }
 
+/* All addresses of a name, or one in figures, with the scope that a link-local one has. */
 static gboolean add_host(GSocketService *service, const char *host, uint16_t port, uint16_t *ret_port,
                          GError **error)
 {
-    g_autoptr(GResolver) resolver = g_resolver_get_default();
+    g_autoptr(GSocketConnectable) name = g_network_address_new(host, port);
+    g_autoptr(GSocketAddressEnumerator) addresses = g_socket_connectable_enumerate(name);
     g_autoptr(GError) problem = NULL;
-    GList *addresses = g_resolver_lookup_by_name(resolver, host, NULL, &problem);
-    gboolean ok =
-        addresses != NULL || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host, problem->message);
-    for (GList *item = addresses; item != NULL && ok; item = item->next)
-        ok = add_address(service, item->data, port, ret_port, error);
-    g_resolver_free_addresses(addresses);
-    return ok;
+    for (unsigned n = 0;; n++) {
+        g_autoptr(GSocketAddress) address = g_socket_address_enumerator_next(addresses, NULL, &problem);
+        if (address == NULL)
+            return n > 0 || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host,
+                                    problem != NULL ? problem->message : "no address");
+        if (!add_address(service, address, ret_port, error))
+            return FALSE;
+    }
 }
 
 /* Whether listening on `host` (NULL: 127.0.0.1) takes in `inet`; another socket for it would be refused then.
@@ -269,14 +290,16 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
         ok = add_host(service, options->host, options->port, &daemon->port, error);
     } else {
         g_autoptr(GInetAddress) loopback = g_inet_address_new_loopback(G_SOCKET_FAMILY_IPV4);
-        ok = add_address(service, loopback, options->port, &daemon->port, error);
+        g_autoptr(GSocketAddress) address = g_inet_socket_address_new(loopback, options->port);
+        ok = add_address(service, address, &daemon->port, error);
     }
     for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
         uint16_t port;
         g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
         if (listens_on(options->host, inet))
             continue;
-        ok = add_address(service, inet, daemon->port, &port, error);
+        g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, daemon->port);
+        ok = add_address(service, address, &port, error);
     }
     if (!ok)
         return FALSE;

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "destination/fates.h"
+#include "control/channel.h"
 #include "destination/options.h"
 #include "transport/transport.h"
 
@@ -56,6 +56,6 @@ void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx);
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path);
 void rm_daemon_release(RmDaemon *daemon, const char *path);
 
-/* The answer to `query`, see fates.h; a session that is aborted by it is ended, with its connection. */
-gboolean rm_daemon_query(RmDaemon *daemon, const char *session, const char *token, RmFate *ret_fate,
-                         gboolean *ret_done, GError **error);
+/* Answers a `query`, by the journal (fates.h); a session that is aborted by it is ended, with its connection.
+ */
+void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query);

@@ -14,7 +14,7 @@ static RmJournal *start_journal(const RmHello *hello, const RmAccept *accept, co
     RmJournalFacts facts = {
         .session = hello->session,
         .side = RM_SIDE_DESTINATION,
-        .guest = hello->guest_name,
+        .guest = *hello->guest_name != '\0' ? hello->guest_name : qmp,
         .qmp = qmp,
         .pid = found->info->pid,
         .peer = (char *)peer,

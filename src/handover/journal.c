@@ -17,6 +17,7 @@
 #include "handover/journal.h"
 
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/host.h"
 #include "common/reason.h"
 #include "handover/journal-folder.h"
@@ -337,16 +338,32 @@ static gboolean cut(const RmJournal *journal, gsize used)
     return TRUE;
 }
 
-/* Puts `text` behind the `used` bytes that count. If it fails, the file is as if it had never been tried; if
- * even that fails, later readers take the record for true, though its writer does not act on it: so a record
- * is never more than a permission that may have gone unused. */
-static gboolean append(RmJournal *journal, gsize used, const char *text, gboolean synced, GError **error)
+/* The fault stands for a disk that fails just then. */
+static gboolean sync_record(const RmJournal *journal, RmState to)
+{
+    if (g_strcmp0(rm_fault_value("journal-sync"), rm_state_name(to)) == 0) {
+        errno = EIO;
+        return FALSE;
+    }
+    return fdatasync(journal->fd) == 0;
+}
+
+/* Puts the record `text` of state `to` behind the `used` bytes that count. If it fails, the file is as if it
+ * had never been tried; if even that fails, later readers take the record for true, though its writer does
+ * not act on it: so a record is never more than a permission that may have gone unused. */
+static gboolean append(RmJournal *journal, gsize used, RmState to, const char *text, gboolean synced,
+                       GError **error)
 {
     if (used + strlen(text) > RM_JOURNAL_BYTES)
         return rm_fail(error, RM_REASON_JOURNAL, "%s would become larger than any journal", journal->path);
     if (cut(journal, used) && write_at(journal->fd, text, strlen(text), (off_t)used) &&
-        (!synced || fdatasync(journal->fd) == 0))
+        (!synced || sync_record(journal, to))) {
+        if (rm_state_is_end(to) && to != RM_STATE_DOUBTFUL &&
+            ftruncate(journal->fd, (off_t)(used + strlen(text))) <
+                0) /* nothing follows: the reserve can go */
+            g_debug("%s: %s", journal->path, g_strerror(errno));
         return TRUE;
+    }
     int cause = errno;
     if (!cut(journal, used) || fdatasync(journal->fd) < 0)
         g_debug("%s: could not take a record back: %s", journal->path, g_strerror(errno));
@@ -363,7 +380,7 @@ gboolean rm_journal_move(RmJournal *journal, unsigned from, RmState to, gboolean
     gboolean ok = read_latest(journal, NULL, &latest, &used, error);
     if (ok && (from & (1u << latest.state)) != 0) {
         g_autofree char *text = rm_journal_text_record(to, run, note, g_get_real_time());
-        ok = append(journal, used, text, synced, error);
+        ok = append(journal, used, to, text, synced, error);
         latest.state = to;
     }
     unlock_file(journal);

@@ -7,13 +7,14 @@
 #include "control/message.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
+#include "transport/window.h"
 
 #include <string.h>
 
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
     RmCommandLine line;
-    char *pin, *retries;
+    char *pin, *max_pinned, *retries;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
         *max_stall, *max_pause;
 } Texts;
@@ -23,7 +24,7 @@ static gboolean check_pin(RmSendOptions *options, const Texts *texts, GError **e
     if (texts->pin != NULL && strcmp(texts->pin, "lazy") != 0 && strcmp(texts->pin, "all") != 0)
         return rm_fail(error, RM_REASON_USAGE, "--pin: `%s` is neither lazy nor all", texts->pin);
     options->pin_all = g_strcmp0(texts->pin, "all") == 0;
-    return TRUE;
+    return texts->max_pinned == NULL || rm_parse_pinned(texts->max_pinned, &options->max_pinned, error);
 }
 
 static gboolean check_limits(RmSendOptions *options, const Texts *texts, GError **error)
@@ -111,6 +112,7 @@ static void texts_clear(Texts *texts)
 {
     rm_command_line_clear(&texts->line);
     g_free(texts->pin);
+    g_free(texts->max_pinned);
     g_free(texts->retries);
     g_free(texts->to);
     g_free(texts->chunk_size);
@@ -149,6 +151,8 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
          "local address of the data channels", "ADDR"},
         {"pin", 0, 0, G_OPTION_ARG_STRING, &texts.pin,
          "register RAM as it is sent, or all at the start (lazy)", "lazy|all"},
+        {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts.max_pinned, "RAM registered here at a time (all)",
+         "SIZE"},
         {"rdma-retries", 0, 0, G_OPTION_ARG_STRING, &texts.retries,
          "send an unacknowledged packet again so often (6)", "N"},
         {"serialise-chunks", 0, 0, G_OPTION_ARG_NONE, &options->serialise_chunks,

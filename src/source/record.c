@@ -22,7 +22,7 @@ gboolean rm_record_start(RmSession *session, GError **error)
     RmJournalFacts facts = {
         .session = session->id,
         .side = RM_SIDE_SOURCE,
-        .guest = session->info->name,
+        .guest = (char *)rm_session_guest_name(session),
         .qmp = qmp,
         .pid = session->info->pid,
         .peer = peer,

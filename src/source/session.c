@@ -88,7 +88,7 @@ void rm_session_cancel(RmSession *session)
 
 void rm_session_set_state(RmSession *session, RmState state)
 {
-    g_assert(rm_state_may_follow(session->state, state));
+    g_assert(rm_state_may_follow(RM_SIDE_SOURCE, session->state, state));
     g_debug("%s -> %s", rm_state_name(session->state), rm_state_name(state));
     session->state = state;
     rm_reporter_state(session->reporter, state);
@@ -244,7 +244,7 @@ static RmState end_state(RmSession *session, RmReason reason)
     return session->state <= RM_STATE_ATTACHING ? RM_STATE_REFUSED : RM_STATE_FAILED;
 }
 
-static const char *guest_name(RmSession *session)
+const char *rm_session_guest_name(const RmSession *session)
 {
     return session->info != NULL && *session->info->name != '\0' ? session->info->name
                                                                  : session->options->qmp;
@@ -253,8 +253,8 @@ static const char *guest_name(RmSession *session)
 static char *source_whereabouts(RmSession *session)
 {
     if (session->guest == NULL)
-        return g_strdup_printf("guest %s was not touched", guest_name(session));
-    return rm_settle_whereabouts(session->guest, guest_name(session));
+        return g_strdup_printf("guest %s was not touched", rm_session_guest_name(session));
+    return rm_settle_whereabouts(session->guest, rm_session_guest_name(session));
 }
 
 /* The guest is the destination's. Its old QEMU is ended, unless it was to be kept, or may yet be needed. */
@@ -281,8 +281,8 @@ static void end_source(RmSession *session, RmResult *result)
 static void end_well(RmSession *session, RmResult *result)
 {
     gboolean runs = rm_record_runs(session);
-    result->where = g_strdup_printf("guest %s %s on %s", guest_name(session), runs ? "runs" : "is paused",
-                                    session->options->host);
+    result->where = g_strdup_printf("guest %s %s on %s", rm_session_guest_name(session),
+                                    runs ? "runs" : "is paused", session->options->host);
     result->transport = g_strdup(session->transport->name);
     tell_peer(session, NULL);
     rm_session_end_data(session);
@@ -322,8 +322,9 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
     result->where = source_whereabouts(session);
     if (state == RM_STATE_DOUBTFUL) {
         g_free(result->where);
-        result->where = g_strdup_printf("guest %s is paused on %s, and may run on %s", guest_name(session),
-                                        g_get_host_name(), session->options->host);
+        result->where =
+            g_strdup_printf("guest %s is paused on %s, and may run on %s", rm_session_guest_name(session),
+                            g_get_host_name(), session->options->host);
         result->next = g_strdup_printf("rdmamig resolve %s", session->id);
     } else if (!as_before) {
         result->next = g_strdup_printf("rdmamig resolve %s", session->id);

@@ -88,6 +88,8 @@ void rm_session_cancel(RmSession *session);
 
 /* ---- the parts ---- */
 
+/* As operators know it: the path of its QMP socket where it has no name. Borrowed. */
+const char *rm_session_guest_name(const RmSession *session);
 void rm_session_set_state(RmSession *session, RmState state);
 /* FALSE with the reason if the session was cancelled or its control channel is lost. */
 gboolean rm_session_check(RmSession *session, GError **error);

@@ -409,7 +409,7 @@ class Send:
     """`rdmamig send`, running. With --json, the default here, its events arrive in self.events; without (`human`), what
     an operator would read is in text(). `wrapper` is a command that executes it."""
 
-    def __init__(self, case, qemu, to, *options, env=None, human=False, wrapper=(), new_group=False):
+    def __init__(self, case, qemu, to, *options, env=None, human=False, wrapper=()):
         self.case, self.events = case, []
         path = qemu.path if isinstance(qemu, Qemu) else qemu
         to = to.address if isinstance(to, Daemon) else to
@@ -423,8 +423,7 @@ class Send:
                 [*map(str, wrapper), str(RDMAMIG), "send", "--qmp", str(path), "--to", to, "--report", str(self.report_path),
                  *([] if human else ["--json"]), *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True,
-                preexec_fn=_die_with_parent, process_group=0 if new_group else None,
-                env={**case.env, **(env or {})})
+                preexec_fn=_die_with_parent, env={**case.env, **(env or {})})
         self.pid, self.human, self.lines = self.popen.pid, human, []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()

@@ -17,6 +17,7 @@ from pathlib import Path
 from lib import CANCELLED, CLEANUP, DONE, FAILED, MIB, PATIENCE, RDMAMIG, Case, Daemon, Qemu, QmpError, Send, run, wait_until
 
 SOON = PATIENCE / 10  # for what takes a second at most on a host of its own
+SLOW = "--max-bandwidth", "20M", "--downtime-limit", "2s"  # a second of pre-copy, or two
 HOLD = "60000"  # ms that a fault point is held: longer than any test takes
 
 
@@ -38,9 +39,9 @@ class Guardian(Case):
         self.daemon = Daemon(self, "--qmp", self.target.path, *daemon_options,
                              env={"RDMAMIG_FAULT": daemon_fault} if daemon_fault else None)
 
-    def begin(self, *options, fault=None, new_group=False):
+    def begin(self, *options, fault=None, wrapper=()):
         return Send(self, self.source, self.daemon, *options, env={"RDMAMIG_FAULT": f"{fault}={HOLD}"} if fault else None,
-                    new_group=new_group)
+                    wrapper=wrapper)
 
     def state(self, qemu):
         try:
@@ -186,24 +187,25 @@ class SourceKilled(Guardian):
 
     def test_process_group(self):
         self.fresh()
-        send = self.begin(fault="switchover-saved", new_group=True)
+        send = self.begin(fault="switchover-saved", wrapper=["setsid"])  # a group of its own
         self.wait_stopped("postmigrate")
         since = time.monotonic()
         os.killpg(send.pid, signal.SIGKILL)
         self.assert_as_before(since, "its process group killed")
 
     def test_leftover_settings(self):
-        """What an operator had set is as it was, wherever in the save the daemon dies."""
+        """What an operator had set is as it was, though the daemon died with its own settings in place."""
         self.fresh()
         self.source.qmp("migrate-set-capabilities", capabilities=[{"capability": "auto-converge", "state": True}])
         self.source.qmp("migrate-set-parameters", max_bandwidth=123456)
         queries = "query-migrate-capabilities", "query-migrate-parameters"
         before = [self.source.qmp(query) for query in queries]
-        send = self.begin(fault="switchover-saved")
-        self.wait_stopped("postmigrate")
+        send = self.begin(fault="save-prepared")
+        self.wait_stopped("paused")
+        wait_until(lambda: [self.source.qmp(query) for query in queries] != before, "the save's own settings")
         since = time.monotonic()
         send.kill()
-        self.assert_as_before(since, "killed after the save")
+        self.assert_as_before(since, "killed in the save")
         self.assertEqual([self.source.qmp(query) for query in queries], before)
 
     def test_paused_by_its_operator(self):
@@ -233,7 +235,7 @@ class SourceHangs(Guardian):
         since = time.monotonic()
         send.kill(signal.SIGSTOP)
         self.assertEqual(send.popen.wait(PATIENCE), -signal.SIGKILL)
-        self.assert_as_before(since + 3, "after its bound of 2 s, and a second of grace")
+        self.assert_as_before(since, "stopped, with a bound of 2 s and one of grace")
         self.assertIn("killing it", send.stderr())
         self.assert_next_attempt_passes()
 
@@ -361,7 +363,7 @@ class Both(Guardian):
     def test_guardians_killed(self):
         """Alone that harms nothing; the source's daemon says so."""
         self.fresh()
-        send = self.begin("--max-bandwidth", "10M")
+        send = self.begin(*SLOW)
         send.wait_precopy()
         for which in ("rdmamig", "rdmamigd"):
             os.kill(self.guardian(which), signal.SIGKILL)
@@ -389,7 +391,7 @@ class Footprint(Guardian):
     def test_what_it_holds(self):
         """No connection of its daemon's, none of the guest's memory, no userfaultfd; little memory of its own."""
         self.fresh()
-        send = self.begin("--max-bandwidth", "10M")
+        send = self.begin(*SLOW)
         send.wait_precopy()
         inodes = set()
         for table in ("tcp", "tcp6"):

@@ -110,45 +110,69 @@ class Proxied(Handover):
         self.assert_retry_passes(source, target)
 
     def test_running_lost(self):
-        """It runs there; the source learns that it's committed, and must neither run nor destroy its copy."""
+        """It runs there, and the source learns that from the destination's journal, which is as good."""
         def script(proxy, direction, message):
             if message["type"] == "running":
                 proxy.cut()
                 return None
             return message
-        source, target, _, result = self.attempt(script, status=CLEANUP, owner="destination")
-        self.assertEqual(self.running(source, target), [target.name])
+        source, target, _, result = self.attempt(script, status=DONE, owner="destination")
+        wait_until(lambda: not source.alive(), "the old QEMU ends")
+        target.assert_runs()
+        self.assert_counted_on(source, target)
+
+    def test_commit_swallowed(self):
+        """The destination lives, and never hears of it: the guest is paused for seconds, not for minutes."""
+        def script(proxy, direction, message):
+            return None if message["type"] == "commit" else message
+        begin = time.monotonic()
+        source, target, _, result = self.attempt(script)
+        self.assertLess(time.monotonic() - begin, 60)
+        self.assertGreater(result["metrics"]["downtime_ms"], 4000)
+        wait_until(lambda: not target.alive(), "the burnt QEMU ends")
+        self.assert_source_has_it(source, target)
+        self.assert_retry_passes(source, target)
+
+    def test_running_swallowed(self):
+        """The answer never comes on a connection that lives."""
+        def script(proxy, direction, message):
+            return None if message["type"] == "running" else message
+        source, target, _, _ = self.attempt(script, status=DONE, owner="destination")
+        wait_until(lambda: not source.alive(), "the old QEMU ends")
         target.assert_runs()
 
-    def test_doubtful_answers(self):
-        """`running` lost, and an answer to query that doesn't count: the source stays paused, exit 5."""
+    def lost_running(self, answer, status, owner):
+        """`running` is lost, and a query is answered so."""
         def script(proxy, direction, message):
             if message["type"] == "running":
                 proxy.cut()
                 return None
             return message
-        boot = "00000000-0000-4000-8000-000000000000"
-        for answer in ({"fate": "aborted", "boot": boot}, {"fate": "unknown"}, {"fate": "active"},
-                       {"fate": "committed", "boot": boot}, {"fate": "no such fate"}):
+
+        def query(line):
+            message = line.receive()
+            self.assertEqual(message["type"], "query")
+            line.send({"type": "fate", "reply": message["id"], **answer})
+        source, target, _, result = self.attempt(script, query, status, owner)
+        self.assertEqual(self.running(source, target), [target.name])
+        source.assert_left_alone()
+        self.assertRegex(result["next"], r"^rdmamig resolve [-0-9a-f]{36}$")
+        return source, target, result
+
+    def test_doubtful_answers(self):
+        """An answer to query that decides nothing: the source stays paused, exit 5."""
+        for answer in ({"fate": "unknown"}, {"fate": "active"}, {"fate": "unknown", "done": True},
+                       {"fate": "no such fate", "done": True}):
             with self.subTest(answer=answer):
-                boots = []
-
-                def watch(proxy, direction, message):
-                    if message["type"] == "accept":
-                        boots.append(message["boot"])
-                    return script(proxy, direction, message)
-
-                def query(line):
-                    message = line.receive()
-                    self.assertEqual(message["type"], "query")
-                    line.send({"type": "fate", "reply": message["id"], "boot": boots[0], **answer})
-                source, target, _, result = self.attempt(watch, query, DOUBTFUL, "unknown")
+                source, target, result = self.lost_running(answer, DOUBTFUL, "unknown")
                 self.assertIn("paused", result["where"])
-                self.assertTrue(result["next"])
-                self.assertEqual(self.running(source, target), [target.name])
-                source.assert_left_alone()
                 for qemu in (source, target):
                     qemu.kill()
+
+    def test_committed_and_not_known_to_run(self):
+        """The destination has the guest: here it stays paused, neither run nor destroyed."""
+        source, target, _ = self.lost_running({"fate": "committed", "done": False}, CLEANUP, "destination")
+        self.assertEqual(source.status(), "postmigrate")
 
     def test_query_gets_garbage(self):
         def script(proxy, direction, message):
@@ -164,7 +188,7 @@ class Proxied(Handover):
         self.assertEqual(self.running(source, target), [target.name])
 
     def test_commit_answered_with_something_else(self):
-        """The daemon has it and runs it; the answer is garbled."""
+        """The daemon has it and runs it; the answer is garbled, and the daemon's journal is not."""
         for wrong in ({"type": "prepared"}, {"type": "failed", "reason": "guest-gone"}, {"type": "error"},
                       {"type": "failed", "reason": "cancelled"}, {"type": "failed", "reason": "peer-lost"}):
             with self.subTest(wrong=wrong):
@@ -173,7 +197,8 @@ class Proxied(Handover):
                 source, target, daemon = self.small_pair()
                 proxy = Proxy(self, daemon, lambda direction, message: script(proxy, direction, message))
                 code, result = Send(self, source, proxy.address).finish()
-                self.assertIn(code, (DOUBTFUL, CLEANUP), result)
+                self.assertEqual(code, DONE, result)
+                wait_until(lambda: not source.alive(), "the old QEMU ends")
                 self.assertEqual(self.running(source, target), [target.name])
                 for qemu in (source, target):
                     qemu.kill()

@@ -327,19 +327,35 @@ class Floods(Hostile):
 
 
 class Queries(Hostile):
-    def query(self, session):
+    def query(self, session, token="00" * 32):
         with contextlib.closing(Line(socket.create_connection(("127.0.0.1", self.daemon.port)))) as line:
-            return line.request("query", session=session)
+            return line.request("query", session=session, **({} if token is None else {"token": token}))
+
+    def test_query_without_the_token_aborts_nothing(self):
+        with self.source() as source:
+            source.open_data()
+            token = source.accept["token"]
+            for wrong in ("", "00" * 32, token[:-1], token + "0", token[:-1] + ("1" if token[-1] == "0" else "0"),
+                          token.upper() + "\u00e9"):
+                reply = self.query(source.session, wrong)
+                self.assertEqual((reply["type"], reply["reason"]), ("error", "token-rejected"), wrong)
+                self.assertNotIn(token, str(reply))
+            for missing in (None, 5, ["x"]):
+                self.assertEqual(self.query(source.session, missing)["type"], "error")
+            source.end_round(1)
+            self.assertEqual(source.line.request("round-end", round=1, more=False, zero=[])["type"], "round-end-ok")
+        self.assert_real_move_works()
 
     def test_query_aborts_for_good(self):
         with self.source() as source:
             source.open_data()
             self.assertEqual(self.query(str(uuid.uuid4()))["fate"], "unknown")
             self.assertEqual(self.query("x" * 100000)["fate"], "unknown")
-            reply = self.query(source.session)
-            self.assertEqual((reply["fate"], reply["boot"]), ("aborted", source.accept["boot"]))
+            token = source.accept["token"]
+            reply = self.query(source.session, token)
+            self.assertEqual((reply["fate"], reply["done"]), ("aborted", False))
             wait_until(lambda: source.line.receive() is None, "the session ends")
-            self.assertEqual(self.query(source.session)["fate"], "aborted")
+            self.assertEqual(self.query(source.session, token)["fate"], "aborted")
         with Source(self.daemon, self.hello, session=source.session) as again:
             self.assert_refused(again, again.greet())
         self.assert_real_move_works()

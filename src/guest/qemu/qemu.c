@@ -9,6 +9,7 @@
 #include "guest/guest.h"
 
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "guest/qemu/events.h"
@@ -167,6 +168,7 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
         return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
     }
+    rm_fault_pause("save-prepared");
     if (!rm_state_save(self->qmp, ret_state, error))
         return FALSE;
     /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing

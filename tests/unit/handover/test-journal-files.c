@@ -2,6 +2,8 @@
 /* The journal's files and folders: rights, space, strangers, listing, pruning. */
 #include "state-folder.h"
 
+#include "common/fault.h"
+
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -39,6 +41,14 @@ static void test_rights_and_space(void)
     move(journal, RM_STATE_BIT(PRECOPY), RM_STATE_SWITCHOVER, FALSE);
     g_assert_cmpint(stat(path, &info), ==, 0);
     g_assert_cmpint(info.st_blocks, ==, reserved);
+    /* Nothing follows an end, and there may be ten thousand of them. */
+    move(journal, ~0u, RM_STATE_DOUBTFUL, FALSE);
+    g_assert_cmpint(stat(path, &info), ==, 0);
+    g_assert_cmpint(info.st_blocks, ==, reserved);
+    move(journal, ~0u, RM_STATE_FAILED, FALSE);
+    g_assert_cmpint(stat(path, &info), ==, 0);
+    g_assert_cmpint(info.st_blocks * 512, <=, 4096);
+    g_assert_cmpint(latest(journal), ==, RM_STATE_FAILED);
     rm_journal_close(journal);
     g_assert_cmpint(stat(journal_path, &info), ==, 0);
     g_assert_cmpint(info.st_mode & 07777, ==, 0700);
@@ -65,8 +75,7 @@ static void test_full_disk(void)
     while (write(fd, page, sizeof page) > 0)
         ;
     close(fd);
-    static const RmState states[] = {RM_STATE_SWITCHOVER, RM_STATE_PREPARED, RM_STATE_COMMITTED,
-                                     RM_STATE_DONE};
+    static const RmState states[] = {RM_STATE_SWITCHOVER, RM_STATE_PREPARED, RM_STATE_DOUBTFUL};
     for (guint i = 0; i < G_N_ELEMENTS(states); i++)
         g_assert_cmpint(move(journal, ~0u, states[i], TRUE), ==, states[i]);
     /* Beyond the reserve it fails, and what was there stays. */
@@ -86,6 +95,28 @@ static void test_full_disk(void)
     rm_journal_close(journal);
     umount(folder);
     state_folder_free(folder);
+}
+
+/* A record whose sync fails was never there, for its writer and for everybody else. */
+static void test_failed_sync(void)
+{
+#if RM_FAULTS
+    char *folder = state_folder_new();
+    g_autoptr(GError) error = NULL;
+    RmJournal *journal = create(SESSION, RM_SIDE_SOURCE, RM_STATE_PREPARED);
+    RmJournal *other = rm_journal_open(RM_SIDE_SOURCE, SESSION, NULL);
+    g_assert_false(
+        rm_journal_move(journal, RM_JOURNAL_OPEN, RM_STATE_COMMITTED, TRUE, NULL, TRUE, NULL, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
+    g_assert_cmpint(latest(other), ==, RM_STATE_PREPARED);
+    g_assert_cmpint(move(other, RM_JOURNAL_OPEN, RM_STATE_FAILED, TRUE), ==, RM_STATE_FAILED);
+    g_assert_cmpint(latest(journal), ==, RM_STATE_FAILED);
+    rm_journal_close(journal);
+    rm_journal_close(other);
+    state_folder_free(folder);
+#else
+    g_test_skip("fault points are not compiled in");
+#endif
 }
 
 static void test_none(void)
@@ -251,9 +282,11 @@ static void test_list_and_prune(void)
 
 int main(int argc, char **argv)
 {
+    g_setenv("RDMAMIG_FAULT", "journal-sync=committed", TRUE);
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/journal-files/rights-and-space", test_rights_and_space);
     g_test_add_func("/journal-files/full-disk", test_full_disk);
+    g_test_add_func("/journal-files/failed-sync", test_failed_sync);
     g_test_add_func("/journal-files/none", test_none);
     g_test_add_func("/journal-files/strangers", test_strangers);
     g_test_add_func("/journal-files/wrong-name", test_wrong_name);
