@@ -288,14 +288,15 @@ class Floods(Hostile):
     def half_open(self, first):
         """More connections than there are descriptors: the daemon lives, and works again when they end."""
         self.daemon.kill()
-        self.daemon = Daemon(self, "--qmp", self.target.path, wrapper=("prlimit", "--nofile=1024:1024"))
+        self.daemon = Daemon(self, "--qmp", self.target.path, wrapper=("prlimit", "--nofile=1024:1024"),
+                             env={"RDMAMIG_FAULT": "hello-wait=3"})
         connections = []
         for _ in range(1500):
             connection = socket.create_connection(("127.0.0.1", self.daemon.port))
             connections.append(connection)
             with contextlib.suppress(ConnectionError):  # turned away
                 connection.sendall(first)
-        time.sleep(11)  # the first give up, and others come
+        time.sleep(4)  # the first give up, and others come
         self.assertTrue(self.daemon.alive(), self.daemon.output()[-2000:])
         for connection in connections:
             connection.close()
