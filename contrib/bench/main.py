@@ -23,6 +23,7 @@ def wanted(options, suite):
 def measure(suite, options, add):
     """All subjects in turn, as often as wished, so that whatever else the machine does hits all of them alike."""
     subjects = suite.subjects(options)
+    suite.warm_up(options)
     for number in range(options.repeat):
         for case in wanted(options, suite):
             for subject in subjects:
@@ -35,7 +36,7 @@ def measure(suite, options, add):
 def measure_in_vm(suite, options, add):
     """The same, in the VM of tests/vm: this program runs there again, and says what it measures line by line."""
     import vm as harness
-    with harness.Vm(memory=options.vm_memory) as vm:
+    with harness.Vm(memory=options.vm_memory, virtual_time=options.virtual_time) as vm:
         print(f"bench: VM up after {vm.boot_seconds:.1f} s, Linux {vm.kernel.version}", file=sys.stderr, flush=True)
         rest = b""
 
@@ -89,6 +90,8 @@ def parse():
         command.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
         if suite.IN_VM:
             command.add_argument("--vm-memory", type=int, default=3072, metavar="MIB")
+            command.add_argument("--virtual-time", action="store_true", help="count the VM's instructions instead of time: "
+                                 "tells where work is done, on a busy host too, and nothing of what is done at the same time")
             command.add_argument("--timeout", type=int, default=7200, metavar="S", help="of all that runs in the VM")
         suite.add_arguments(command)
     command = commands.add_parser("report", help="put the rows of these files into docs/benchmarks.md")

@@ -54,6 +54,7 @@ RmHello *rm_hello_new(void)
     hello->traits = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
     hello->blocks = g_ptr_array_new_with_free_func(hello_block_free);
     hello->transports = g_ptr_array_new_with_free_func(g_free);
+    hello->features = g_ptr_array_new_with_free_func(g_free);
     return hello;
 }
 
@@ -68,6 +69,7 @@ void rm_hello_free(RmHello *hello)
     g_hash_table_unref(hello->traits);
     g_ptr_array_unref(hello->blocks);
     g_ptr_array_unref(hello->transports);
+    g_ptr_array_unref(hello->features);
     g_free(hello);
 }
 
@@ -91,6 +93,11 @@ static json_object *encode_names(const GPtrArray *names)
     return list;
 }
 
+gboolean rm_has_name(const GPtrArray *names, const char *name)
+{
+    return g_ptr_array_find_with_equal_func((GPtrArray *)names, name, g_str_equal, NULL);
+}
+
 /* At most 16 names; what is no name is passed over, since it can only be a newer build's. */
 static void decode_names(json_object *list, GPtrArray *names)
 {
@@ -99,6 +106,14 @@ static void decode_names(json_object *list, GPtrArray *names)
         if (json_object_is_type(name, json_type_string))
             g_ptr_array_add(names, g_strndup(json_object_get_string(name), RM_NAME_MAX));
     }
+}
+
+/* Those of a member that older builds don't send. */
+static void decode_names_opt(json_object *message, const char *key, GPtrArray *names)
+{
+    json_object *list = NULL;
+    if (json_object_object_get_ex(message, key, &list) && json_object_is_type(list, json_type_array))
+        decode_names(list, names);
 }
 
 json_object *rm_hello_encode(const RmHello *hello)
@@ -136,6 +151,8 @@ json_object *rm_hello_encode(const RmHello *hello)
     rm_json_add_uint(message, "chunk_size", hello->chunk_size);
     rm_json_add_uint(message, "channels", hello->channels);
     rm_json_add(message, "transports", encode_names(hello->transports));
+    rm_json_add(message, "features", encode_names(hello->features));
+    rm_json_add_string(message, "pin", hello->pin_all ? "all" : "lazy");
     rm_json_add_bool(message, "dry_run", hello->dry_run);
     return message;
 }
@@ -211,6 +228,7 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
 {
     g_autoptr(RmHello) hello = rm_hello_new();
     json_object *transports;
+    const char *pin = "lazy";
     if (!rm_message_expect(message, RM_MSG_HELLO, error) ||
         !rm_json_uint(message, "protocol", &hello->protocol, error) ||
         !rm_json_uint(message, "protocol_min", &hello->protocol_min, error) ||
@@ -220,6 +238,7 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
         !rm_json_uint(message, "chunk_size", &hello->chunk_size, error) ||
         !rm_json_uint(message, "channels", &hello->channels, error) ||
         !rm_json_array(message, "transports", &transports, error) ||
+        !rm_json_string_opt(message, "pin", &pin, error) ||
         !rm_json_bool_opt(message, "dry_run", &hello->dry_run, error))
         return NULL;
     if (!g_uuid_string_is_valid(hello->session)) {
@@ -227,6 +246,8 @@ RmHello *rm_hello_decode(json_object *message, GError **error)
         return NULL;
     }
     decode_names(transports, hello->transports);
+    decode_names_opt(message, "features", hello->features);
+    hello->pin_all = strcmp(pin, "all") == 0;
     return g_steal_pointer(&hello);
 }
 
@@ -236,6 +257,7 @@ RmAccept *rm_accept_new(void)
 {
     RmAccept *accept = g_new0(RmAccept, 1);
     accept->available = g_ptr_array_new_with_free_func(g_free);
+    accept->features = g_ptr_array_new_with_free_func(g_free);
     return accept;
 }
 
@@ -248,6 +270,7 @@ void rm_accept_free(RmAccept *accept)
     g_free(accept->boot);
     json_object_put(accept->address);
     g_ptr_array_unref(accept->available);
+    g_ptr_array_unref(accept->features);
     g_free(accept);
 }
 
@@ -261,6 +284,8 @@ json_object *rm_accept_encode(const RmAccept *accept)
     rm_json_add_string(message, "token", accept->token);
     rm_json_add_string(message, "boot", accept->boot);
     rm_json_add(message, "available", encode_names(accept->available));
+    rm_json_add(message, "features", encode_names(accept->features));
+    rm_json_add_uint(message, "window", accept->window);
     rm_json_add(message, "address",
                 accept->address != NULL ? json_object_get(accept->address) : json_object_new_object());
     return message;
@@ -269,7 +294,7 @@ json_object *rm_accept_encode(const RmAccept *accept)
 RmAccept *rm_accept_decode(json_object *message, GError **error)
 {
     g_autoptr(RmAccept) accept = rm_accept_new();
-    json_object *address, *available = NULL;
+    json_object *address;
     if (!rm_message_expect(message, RM_MSG_ACCEPT, error) ||
         !rm_json_uint(message, "protocol", &accept->protocol, error) ||
         !rm_json_uint(message, "chunk_size", &accept->chunk_size, error) ||
@@ -277,178 +302,13 @@ RmAccept *rm_accept_decode(json_object *message, GError **error)
         !take_name(message, "transport", &accept->transport, error) ||
         !take_name(message, "token", &accept->token, error) ||
         !take_name(message, "boot", &accept->boot, error) ||
+        !rm_json_uint_opt(message, "window", &accept->window, error) ||
         !rm_json_object(message, "address", &address, error))
         return NULL;
     accept->address = json_object_get(address);
-    if (json_object_object_get_ex(message, "available", &available) &&
-        json_object_is_type(available, json_type_array))
-        decode_names(available, accept->available);
+    decode_names_opt(message, "available", accept->available);
+    decode_names_opt(message, "features", accept->features);
     return g_steal_pointer(&accept);
-}
-
-/* ---- register ---- */
-
-static void register_chunk_free(gpointer data)
-{
-    RmRegisterChunk *chunk = data;
-    g_array_unref(chunk->extents);
-    g_free(chunk);
-}
-
-RmRegister *rm_register_new(uint64_t block)
-{
-    RmRegister *request = g_new0(RmRegister, 1);
-    request->block = block;
-    request->chunks = g_ptr_array_new_with_free_func(register_chunk_free);
-    return request;
-}
-
-RmRegisterChunk *rm_register_add(RmRegister *request, uint64_t chunk)
-{
-    RmRegisterChunk *item = g_new0(RmRegisterChunk, 1);
-    item->chunk = chunk;
-    item->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    g_ptr_array_add(request->chunks, item);
-    return item;
-}
-
-void rm_register_free(RmRegister *request)
-{
-    if (request == NULL)
-        return;
-    g_ptr_array_unref(request->chunks);
-    g_free(request);
-}
-
-/* {"block":0,"chunks":[[chunk, first_page, end_page, first_page, end_page, …], …]}; pages count from the
- * block's start. */
-json_object *rm_register_encode(const RmRegister *request)
-{
-    json_object *message = rm_json_message(RM_MSG_REGISTER);
-    rm_json_add_uint(message, "block", request->block);
-    json_object *chunks = json_object_new_array();
-    for (guint i = 0; i < request->chunks->len; i++) {
-        const RmRegisterChunk *chunk = request->chunks->pdata[i];
-        json_object *item = json_object_new_array();
-        json_object_array_add(item, json_object_new_uint64(chunk->chunk));
-        for (guint k = 0; k < chunk->extents->len; k++) {
-            const RmExtent *extent = &g_array_index(chunk->extents, RmExtent, k);
-            json_object_array_add(item, json_object_new_uint64(extent->start >> RM_PAGE_SHIFT));
-            json_object_array_add(item, json_object_new_uint64(extent->end >> RM_PAGE_SHIFT));
-        }
-        json_object_array_add(chunks, item);
-    }
-    rm_json_add(message, "chunks", chunks);
-    return message;
-}
-
-static gboolean check_block(uint64_t index, GPtrArray *blocks, GError **error)
-{
-    if (index < blocks->len)
-        return TRUE;
-    return rm_fail(error, RM_REASON_PROTOCOL, "block %" G_GUINT64_FORMAT " of %u", index, blocks->len);
-}
-
-static gboolean check_chunk(uint64_t chunk, const RmBlock *block, uint64_t chunk_size, GError **error)
-{
-    if (chunk < rm_chunk_count(block, chunk_size))
-        return TRUE;
-    return rm_fail(error, RM_REASON_PROTOCOL, "chunk %" G_GUINT64_FORMAT " is past the end of block `%s`",
-                   chunk, block->name);
-}
-
-static gboolean decode_register_chunk(json_object *item, RmRegister *request, const RmBlock *block,
-                                      uint64_t chunk_size, size_t *budget, GError **error)
-{
-    uint64_t index;
-    if (!json_object_is_type(item, json_type_array) || json_object_array_length(item) % 2 != 1)
-        return rm_fail(error, RM_REASON_PROTOCOL, "a member of `chunks` is not [chunk, first, end, …]");
-    if (!rm_json_array_uint(item, 0, &index, error) || !check_chunk(index, block, chunk_size, error))
-        return FALSE;
-    RmRegisterChunk *chunk = rm_register_add(request, index);
-    uint64_t floor = index * chunk_size / RM_PAGE;
-    uint64_t ceiling = floor + rm_chunk_length(block, chunk_size, index) / RM_PAGE;
-    for (size_t i = 1; i < json_object_array_length(item); i += 2) {
-        uint64_t first, end;
-        if (!rm_json_array_uint(item, i, &first, error) || !rm_json_array_uint(item, i + 1, &end, error))
-            return FALSE;
-        if (first < floor || end <= first || end > ceiling || (*budget)-- == 0)
-            return rm_fail(error, RM_REASON_PROTOCOL,
-                           "bad extent in chunk %" G_GUINT64_FORMAT " of block `%s`", index, block->name);
-        RmExtent extent = {first << RM_PAGE_SHIFT, end << RM_PAGE_SHIFT};
-        g_array_append_val(chunk->extents, extent);
-        floor = end; /* in order, not overlapping */
-    }
-    return TRUE;
-}
-
-RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error)
-{
-    g_autoptr(RmRegister) request = rm_register_new(0);
-    json_object *chunks;
-    size_t budget = RM_REGISTER_EXTENTS_MAX;
-    if (!rm_json_uint(message, "block", &request->block, error) ||
-        !check_block(request->block, blocks, error) || !rm_json_array(message, "chunks", &chunks, error))
-        return NULL;
-    if (json_object_array_length(chunks) > RM_REGISTER_CHUNKS_MAX) {
-        rm_fail(error, RM_REASON_PROTOCOL, "more than %d chunks in one register", RM_REGISTER_CHUNKS_MAX);
-        return NULL;
-    }
-    for (size_t i = 0; i < json_object_array_length(chunks); i++) {
-        if (!decode_register_chunk(json_object_array_get_idx(chunks, i), request,
-                                   blocks->pdata[request->block], chunk_size, &budget, error))
-            return NULL;
-    }
-    return g_steal_pointer(&request);
-}
-
-/* {"regions":[first_page, pages, key, …]}; pages count from the block's start. */
-json_object *rm_registered_encode(const GArray *regions)
-{
-    json_object *message = rm_json_message(RM_MSG_REGISTERED);
-    json_object *list = json_object_new_array();
-    for (guint i = 0; i < regions->len; i++) {
-        const RmRegion *region = &g_array_index(regions, RmRegion, i);
-        json_object_array_add(list, json_object_new_uint64(region->offset >> RM_PAGE_SHIFT));
-        json_object_array_add(list, json_object_new_uint64(region->length >> RM_PAGE_SHIFT));
-        json_object_array_add(list, json_object_new_uint64(region->key));
-    }
-    rm_json_add(message, "regions", list);
-    return message;
-}
-
-static gboolean check_region(uint64_t page, uint64_t count, uint64_t key, const RmBlock *block,
-                             uint64_t chunk_size, GError **error)
-{
-    uint64_t pages = rm_block_pages(block), chunk_pages = chunk_size / RM_PAGE;
-    if (count > 0 && page < pages && count <= pages - page &&
-        page / chunk_pages == (page + count - 1) / chunk_pages && key <= G_MAXUINT32)
-        return TRUE;
-    return rm_fail(error, RM_REASON_PROTOCOL, "the destination registered something impossible in block `%s`",
-                   block->name);
-}
-
-GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_t chunk_size, GError **error)
-{
-    g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
-    json_object *list;
-    if (!rm_json_array(message, "regions", &list, error))
-        return NULL;
-    size_t n = json_object_array_length(list);
-    if (n % 3 != 0) {
-        rm_fail(error, RM_REASON_PROTOCOL, "`regions` has %zu members", n);
-        return NULL;
-    }
-    for (size_t i = 0; i < n; i += 3) {
-        uint64_t page, count, key;
-        if (!rm_json_array_uint(list, i, &page, error) || !rm_json_array_uint(list, i + 1, &count, error) ||
-            !rm_json_array_uint(list, i + 2, &key, error) ||
-            !check_region(page, count, key, block, chunk_size, error))
-            return NULL;
-        RmRegion region = {page << RM_PAGE_SHIFT, count << RM_PAGE_SHIFT, (uint32_t)key};
-        g_array_append_val(regions, region);
-    }
-    return g_steal_pointer(&regions);
 }
 
 /* ---- round-end ---- */
@@ -494,7 +354,8 @@ RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError 
         RmZeroRange range;
         if (!rm_json_array_uint(zero, i, &range.block, error) ||
             !rm_json_array_uint(zero, i + 1, &range.page, error) ||
-            !rm_json_array_uint(zero, i + 2, &range.count, error) || !check_block(range.block, blocks, error))
+            !rm_json_array_uint(zero, i + 2, &range.count, error) ||
+            !rm_message_check_block(range.block, blocks, error))
             return NULL;
         uint64_t pages = rm_block_pages(blocks->pdata[range.block]);
         if (range.count == 0 || range.page >= pages || range.count > pages - range.page) {
@@ -540,8 +401,8 @@ GArray *rm_verify_decode(json_object *message, GPtrArray *blocks, uint64_t chunk
         json_object *text = json_object_array_get_idx(digests, i + 2);
         if (!rm_json_array_uint(digests, i, &item.block, error) ||
             !rm_json_array_uint(digests, i + 1, &item.chunk, error) ||
-            !check_block(item.block, blocks, error) ||
-            !check_chunk(item.chunk, blocks->pdata[item.block], chunk_size, error))
+            !rm_message_check_block(item.block, blocks, error) ||
+            !rm_message_check_chunk(item.chunk, blocks->pdata[item.block], chunk_size, error))
             return NULL;
         if (!json_object_is_type(text, json_type_string) ||
             !rm_digest_parse(json_object_get_string(text), &item.digest)) {

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include "control/register.h"
 #include "memory/block.h"
 #include "memory/digest.h"
 #include "transport/transport.h"
@@ -20,12 +21,13 @@
 #define RM_BLOCKS_MAX 1024                    /* RAM blocks of a guest */
 #define RM_TRAITS_MAX 64                      /* facts compared at both ends */
 #define RM_NAME_MAX 255                       /* bytes in a name */
-#define RM_REGISTER_CHUNKS_MAX 256            /* chunks in one register */
-#define RM_REGISTER_EXTENTS_MAX 16384         /* extents in one register */
 #define RM_ZERO_RANGES_MAX 8192               /* zero ranges in one page of round-end */
 #define RM_VERIFY_MAX 4096                    /* digests in one verify */
 #define RM_STATE_MAX (UINT64_C(1) << 30)      /* bytes of device state */
 #define RM_BLOCK_SIZE_MAX (UINT64_C(1) << 46) /* 64 TiB: no RAM block is larger */
+
+/* Registrations can be released, and a destination registers just the granules that it was asked for. */
+#define RM_FEATURE_RELEASE "release"
 
 #define RM_MSG_HELLO "hello"
 #define RM_MSG_ACCEPT "accept"
@@ -33,6 +35,8 @@
 #define RM_MSG_TRANSPORT "transport"
 #define RM_MSG_REGISTER "register"
 #define RM_MSG_REGISTERED "registered"
+#define RM_MSG_RELEASE "release"
+#define RM_MSG_RELEASED "released"
 #define RM_MSG_ROUND_END "round-end"
 #define RM_MSG_ROUND_END_OK "round-end-ok"
 #define RM_MSG_VERIFY "verify"
@@ -65,6 +69,8 @@ typedef struct {
     uint64_t populated; /* bytes of RAM that will need memory at the destination */
     uint64_t chunk_size, channels;
     GPtrArray *transports; /* char*, best first */
+    GPtrArray *features;   /* char*: what is used only if both ends have it */
+    gboolean pin_all;      /* all of RAM is to be registered before the first round */
     gboolean dry_run;
 } RmHello;
 
@@ -75,17 +81,9 @@ typedef struct {
     char *boot;  /* instance of the daemon, for its log and the source's */
     json_object *address;
     GPtrArray *available; /* char*: transports that the destination could use, whatever was chosen */
+    GPtrArray *features;  /* char*: of the source's, those that the destination has, too */
+    uint64_t window;      /* bytes of guest memory that can be registered there at a time; 0: no bound */
 } RmAccept;
-
-typedef struct {
-    uint64_t chunk;
-    GArray *extents; /* RmExtent, in bytes from the block's start */
-} RmRegisterChunk;
-
-typedef struct {
-    uint64_t block;
-    GPtrArray *chunks; /* RmRegisterChunk* */
-} RmRegister;
 
 typedef struct {
     uint64_t block, page, count;
@@ -108,33 +106,26 @@ const char *rm_fate_name(RmFate fate);
 void rm_hello_free(RmHello *hello);
 RmAccept *rm_accept_new(void);
 void rm_accept_free(RmAccept *accept);
-void rm_register_free(RmRegister *request);
 void rm_round_end_free(RmRoundEnd *end);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmHello, rm_hello_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmAccept, rm_accept_free)
-G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmRegister, rm_register_free)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmRoundEnd, rm_round_end_free)
 
 RmHello *rm_hello_new(void);
 RmHelloBlock *rm_hello_add_block(RmHello *hello, const char *name, uint64_t size, uint64_t page_size,
                                  const char *backing);
-RmRegister *rm_register_new(uint64_t block);
-RmRegisterChunk *rm_register_add(RmRegister *request, uint64_t chunk);
 
 /* Encoders return a message to send (caller owns); decoders NULL with reason protocol. */
 json_object *rm_hello_encode(const RmHello *hello);
 RmHello *rm_hello_decode(json_object *message, GError **error);
 json_object *rm_accept_encode(const RmAccept *accept);
 RmAccept *rm_accept_decode(json_object *message, GError **error);
-json_object *rm_register_encode(const RmRegister *request);
-RmRegister *rm_register_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error);
-/* Answer to `register`, with regions (of RmRegion) of its block. */
-json_object *rm_registered_encode(const GArray *regions);
-GArray *rm_registered_decode(json_object *message, const RmBlock *block, uint64_t chunk_size, GError **error);
 json_object *rm_round_end_encode(uint64_t round, const RmZeroRange *ranges, unsigned n, gboolean more);
 RmRoundEnd *rm_round_end_decode(json_object *message, GPtrArray *blocks, GError **error);
 json_object *rm_verify_encode(const RmVerifyItem *items, unsigned n);
 GArray *rm_verify_decode(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error);
+
+gboolean rm_has_name(const GPtrArray *names, const char *name);
 
 /* The type of `message`; "" if it has none. Borrowed. */
 const char *rm_message_type(json_object *message);

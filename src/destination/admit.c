@@ -4,6 +4,7 @@
 
 #include "common/reason.h"
 #include "common/size.h"
+#include "destination/numa.h"
 #include "memory/chunk.h"
 
 #include <string.h>
@@ -129,7 +130,7 @@ static uint64_t free_bytes(const RmBlock *block)
     return available;
 }
 
-static gboolean check_memory(const RmHello *hello, GPtrArray *blocks, GError **error)
+static gboolean check_memory(const RmHello *hello, const RmGuestInfo *info, GPtrArray *blocks, GError **error)
 {
     uint64_t have = 0, available = 0;
     for (guint i = 0; i < blocks->len; i++) {
@@ -140,8 +141,10 @@ static gboolean check_memory(const RmHello *hello, GPtrArray *blocks, GError **e
         have += MIN(allocated, block->size);
         available = MAX(available, free_bytes(block));
     }
-    if (available == UINT64_MAX || hello->populated <= have || hello->populated - have <= available)
+    if (hello->populated <= have)
         return TRUE;
+    if (available == UINT64_MAX || hello->populated - have <= available)
+        return rm_numa_check("", (int)info->pid, blocks, hello->populated - have, error);
     g_autofree char *need = rm_format_size(hello->populated - have);
     g_autofree char *got = rm_format_size(available);
     const RmBlock *first = blocks->pdata[0];
@@ -169,5 +172,5 @@ gboolean rm_admit_guest(const RmHello *hello, const RmGuestInfo *info, GPtrArray
             hello->blocks->len, blocks->len,
             hello->blocks->len > blocks->len ? ((RmHelloBlock *)hello->blocks->pdata[blocks->len])->name
                                              : ((RmBlock *)blocks->pdata[hello->blocks->len])->name);
-    return check_memory(hello, blocks, error);
+    return check_memory(hello, info, blocks, error);
 }

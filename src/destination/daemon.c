@@ -2,6 +2,7 @@
 /* The listener and the registry of sessions. */
 #include "destination/daemon.h"
 
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "destination/fates.h"
@@ -11,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#define HELLO_WAIT_S 10
+#define HELLO_WAIT_S rm_fault_number("hello-wait", 10)
 /* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those
  * is no error to GLib, but the end of the process. */
 #define CONNECTIONS_MAX 512
@@ -234,34 +235,35 @@ static int connections_max(void)
 
 /* ---- listening ---- */
 
-static gboolean add_address(GSocketService *service, GInetAddress *inet, uint16_t port, uint16_t *ret_port,
+static gboolean add_address(GSocketService *service, GSocketAddress *address, uint16_t *ret_port,
                             GError **error)
 {
-    g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, port);
     g_autoptr(GSocketAddress) bound = NULL;
     g_autoptr(GError) problem = NULL;
     if (!g_socket_listener_add_address(G_SOCKET_LISTENER(service), address, G_SOCKET_TYPE_STREAM,
                                        G_SOCKET_PROTOCOL_TCP, NULL, &bound, &problem)) {
-        g_autofree char *text = g_inet_address_to_string(inet);
-        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s port %u: %s", text, port,
-                       problem->message);
+        g_autofree char *text = g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address));
+        return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on %s: %s", text, problem->message);
     }
     *ret_port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound));
     return TRUE;
 }
 
+/* All addresses of a name, or one in figures, with the scope that a link-local one has. */
 static gboolean add_host(GSocketService *service, const char *host, uint16_t port, uint16_t *ret_port,
                          GError **error)
 {
-    g_autoptr(GResolver) resolver = g_resolver_get_default();
+    g_autoptr(GSocketConnectable) name = g_network_address_new(host, port);
+    g_autoptr(GSocketAddressEnumerator) addresses = g_socket_connectable_enumerate(name);
     g_autoptr(GError) problem = NULL;
-    GList *addresses = g_resolver_lookup_by_name(resolver, host, NULL, &problem);
-    gboolean ok =
-        addresses != NULL || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host, problem->message);
-    for (GList *item = addresses; item != NULL && ok; item = item->next)
-        ok = add_address(service, item->data, port, ret_port, error);
-    g_resolver_free_addresses(addresses);
-    return ok;
+    for (unsigned n = 0;; n++) {
+        g_autoptr(GSocketAddress) address = g_socket_address_enumerator_next(addresses, NULL, &problem);
+        if (address == NULL)
+            return n > 0 || rm_fail(error, RM_REASON_USAGE, "--listen: %s: %s", host,
+                                    problem != NULL ? problem->message : "no address");
+        if (!add_address(service, address, ret_port, error))
+            return FALSE;
+    }
 }
 
 /* Whether listening on `host` (NULL: 127.0.0.1) takes in `inet`; another socket for it would be refused then.
@@ -288,14 +290,16 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
         ok = add_host(service, options->host, options->port, &daemon->port, error);
     } else {
         g_autoptr(GInetAddress) loopback = g_inet_address_new_loopback(G_SOCKET_FAMILY_IPV4);
-        ok = add_address(service, loopback, options->port, &daemon->port, error);
+        g_autoptr(GSocketAddress) address = g_inet_socket_address_new(loopback, options->port);
+        ok = add_address(service, address, &daemon->port, error);
     }
     for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
         uint16_t port;
         g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
         if (listens_on(options->host, inet))
             continue;
-        ok = add_address(service, inet, daemon->port, &port, error);
+        g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, daemon->port);
+        ok = add_address(service, address, &port, error);
     }
     if (!ok)
         return FALSE;

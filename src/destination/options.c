@@ -6,14 +6,14 @@
 #include "common/size.h"
 #include "config.h"
 #include "control/message.h"
-#include "memory/chunk.h"
+#include "transport/window.h"
 
 #include <gio/gio.h>
 
 typedef struct {
     RmCommandLine line;
     gboolean listen, version;
-    char *address, *min_chunk, *max_chunk;
+    char *address, *min_chunk, *max_chunk, *max_pinned;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -43,6 +43,8 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     }
     if (!rm_option_chunk_size("--min-chunk-size", texts->min_chunk, &options->min_chunk_size, error) ||
         !rm_option_chunk_size("--max-chunk-size", texts->max_chunk, &options->max_chunk_size, error))
+        return FALSE;
+    if (texts->max_pinned != NULL && !rm_parse_pinned(texts->max_pinned, &options->max_pinned, error))
         return FALSE;
     if (options->min_chunk_size > options->max_chunk_size)
         return rm_fail(error, RM_REASON_USAGE, "--min-chunk-size is above --max-chunk-size");
@@ -98,6 +100,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->max_chunk, "use at most this chunk size (1G)",
          "SIZE"},
+        {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
+         "RAM registered at a time, of each guest (all)", "SIZE"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
     if (!rm_command_line_parse(&texts->line, entries,
@@ -125,6 +129,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_free(texts.address);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
+    g_free(texts.max_pinned);
     return ok ? g_steal_pointer(&options) : NULL;
 }
 

@@ -13,6 +13,7 @@ typedef struct {
     char **data_addresses;
     gboolean insecure;
     uint64_t min_chunk_size, max_chunk_size;
+    uint64_t max_pinned; /* bytes registered at a time, of one guest; 0: no bound */
     RmCommonOptions common;
 } RmListenOptions;
 

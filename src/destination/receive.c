@@ -11,15 +11,17 @@
 #include "destination/admit.h"
 #include "destination/find.h"
 #include "destination/guard.h"
+#include "destination/registrar.h"
 #include "memory/chunk.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-#define HELLO_TIMEOUT_MS 10000
+/* Of a source that is alive, which its keep-alives show: it looks at its guest before it says hello, and that
+ * takes a while on a busy host. */
+#define HELLO_TIMEOUT_MS 60000
 #define GUEST_POLL_MS 500 /* how soon the death of the waiting QEMU is noticed */
 #define CHANNELS_TIMEOUT_MS 10000
-#define POOL_THREADS_MAX 8 /* registration: population is bound by memory bandwidth */
 
 typedef enum { PHASE_RECEIVING, PHASE_LOADED, PHASE_COMMITTED } Phase;
 
@@ -42,43 +44,8 @@ typedef struct {
     guint next_offer; /* of hello->transports */
     gboolean writing; /* the source has begun: no other transport any more */
     RmRx *rx;
-    GThreadPool *pool; /* of Registration */
+    RmRegistrar *registrar;
 } Receive;
-
-/* ---- registration ---- */
-
-/* `request` is an object of its own, not a reference to the message: json-c's counts are not atomic. */
-typedef struct {
-    json_object *request; /* only its id, for the reply */
-    RmRegister *decoded;
-} Registration;
-
-static gboolean register_all(Receive *receive, const RmRegister *request, GArray *regions, GError **error)
-{
-    for (guint i = 0; i < request->chunks->len; i++) {
-        const RmRegisterChunk *chunk = request->chunks->pdata[i];
-        if (!receive->rx->ops->register_chunk(receive->rx, (uint32_t)request->block, chunk->chunk,
-                                              (const RmExtent *)(const void *)chunk->extents->data,
-                                              chunk->extents->len, regions, error))
-            return FALSE;
-    }
-    return TRUE;
-}
-
-static void registration_run(gpointer data, gpointer user_data)
-{
-    Registration *registration = data;
-    Receive *receive = user_data;
-    g_autoptr(GError) error = NULL;
-    g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
-    if (register_all(receive, registration->decoded, regions, &error))
-        rm_control_reply(receive->control, registration->request, rm_registered_encode(regions), NULL);
-    else
-        rm_control_reply_failure(receive->control, registration->request, RM_MSG_FAILED, error, NULL);
-    json_object_put(registration->request);
-    rm_register_free(registration->decoded);
-    g_free(registration);
-}
 
 /* ---- the transport ---- */
 
@@ -94,6 +61,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         .device = receive->daemon->options->common.rdma_device,
         .gid_index = receive->daemon->options->common.gid_index,
         .packets = receive->daemon->options->common.packets,
+        .max_pinned = receive->daemon->options->max_pinned,
+        .pin_all = receive->hello->pin_all,
+        .releases = rm_has_name(receive->hello->features, RM_FEATURE_RELEASE),
     };
     memcpy(params.token, receive->entry.token, sizeof params.token);
     receive->rx = rm_transport_find(accept->transport)->rx_new();
@@ -101,6 +71,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         g_clear_pointer(&receive->rx, rm_rx_free);
         return FALSE;
     }
+    receive->registrar =
+        rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size, params.channels);
+    accept->window = params.releases ? receive->rx->window : 0;
     json_object_put(accept->address);
     accept->address = receive->rx->ops->offer(receive->rx);
     if (accept->address == NULL) {
@@ -124,11 +97,16 @@ static gboolean start_transport(Receive *receive, GError **error)
         g_autoptr(GError) problem = NULL;
         if (receive->hello->dry_run || start_rx(receive, accept, &problem))
             return TRUE;
+        /* --pin all and a bound that does not allow it: another transport is not what was meant. */
+        if (receive->hello->pin_all && rm_error_reason(problem) == RM_REASON_PRIVILEGE) {
+            g_propagate_error(error, g_steal_pointer(&problem));
+            return FALSE;
+        }
         g_warning("session %s: transport %s: %s", receive->entry.id, accept->transport, problem->message);
         if (first == NULL)
             first = g_steal_pointer(&problem);
     }
-    return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
+    return rm_fail(error, first != NULL ? rm_error_reason(first) : RM_REASON_TRANSPORT_UNAVAILABLE,
                    "none of the source's transports can be used here%s%s; "
                    "--transport tcp works everywhere",
                    first != NULL ? ": " : "", first != NULL ? first->message : "");
@@ -143,12 +121,22 @@ static void report_accepted(const Receive *receive, const char *peer)
               accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
 }
 
+/* Ends everything that writes RAM: the load reads and writes it itself. */
+static void end_writers(Receive *receive)
+{
+    if (receive->rx != NULL) {
+        rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
+        receive->rx->ops->stop(receive->rx);
+    }
+    g_clear_pointer(&receive->registrar, rm_registrar_free);
+}
+
 /* The source cannot reach what was accepted: the next one, before anything was written. */
 static gboolean on_transport(Receive *receive, json_object *message, GError **error)
 {
     if (receive->writing)
         return rm_fail(error, RM_REASON_PROTOCOL, "`transport` after the first `register` or `round-end`");
-    rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
+    end_writers(receive);
     g_clear_pointer(&receive->rx, rm_rx_free);
     if (!start_transport(receive, error))
         return FALSE;
@@ -160,18 +148,13 @@ static gboolean on_transport(Receive *receive, json_object *message, GError **er
 
 static gboolean on_register(Receive *receive, json_object *message, GError **error)
 {
-    uint64_t id;
     receive->writing = TRUE;
-    if (!rm_json_uint(message, "id", &id, error))
-        return FALSE;
-    RmRegister *decoded = rm_register_decode(message, receive->blocks, receive->chunk_size, error);
-    if (decoded == NULL)
-        return FALSE;
-    Registration *registration = g_new(Registration, 1);
-    *registration = (Registration){json_object_new_object(), decoded};
-    rm_json_add_uint(registration->request, "id", id);
-    g_thread_pool_push(receive->pool, registration, NULL);
-    return TRUE;
+    return rm_registrar_register(receive->registrar, message, error);
+}
+
+static gboolean on_release(Receive *receive, json_object *message, GError **error)
+{
+    return rm_registrar_release(receive->registrar, message, error);
 }
 
 static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **error)
@@ -250,8 +233,11 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     receive->state->map = map;
     receive->state_length = length;
     receive->rx->ops->add_block(receive->rx, receive->state);
+    rm_registrar_add_block(receive->registrar, receive->state);
     g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
-    for (uint64_t chunk = 0; chunk < rm_chunk_count(receive->state, receive->chunk_size); chunk++) {
+    /* Under a window there may be no room yet: the source asks for it as for RAM. */
+    uint64_t chunks = receive->accept->window == 0 ? rm_chunk_count(receive->state, receive->chunk_size) : 0;
+    for (uint64_t chunk = 0; chunk < chunks; chunk++) {
         uint64_t start = chunk * receive->chunk_size;
         RmExtent extent = {start, start + rm_chunk_length(receive->state, receive->chunk_size, chunk)};
         if (!receive->rx->ops->register_chunk(receive->rx, receive->blocks->len, chunk, &extent, 1, regions,
@@ -272,17 +258,6 @@ static gboolean record(Receive *receive, RmState from, RmState to, gboolean run,
         return FALSE;
     return state == to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
-}
-
-/* Ends everything that writes RAM: the load reads and writes it itself. */
-static void end_writers(Receive *receive)
-{
-    if (receive->rx != NULL) {
-        rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
-        receive->rx->ops->stop(receive->rx);
-    }
-    if (receive->pool != NULL)
-        g_thread_pool_free(g_steal_pointer(&receive->pool), FALSE, TRUE);
 }
 
 static gboolean on_load(Receive *receive, json_object *message, GError **error)
@@ -355,9 +330,9 @@ static const struct {
     gboolean (*run)(Receive *receive, json_object *message, GError **error);
 } requests[] = {
     {RM_MSG_TRANSPORT, PHASE_RECEIVING, on_transport}, {RM_MSG_REGISTER, PHASE_RECEIVING, on_register},
-    {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end}, {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},
-    {RM_MSG_STATE, PHASE_RECEIVING, on_state},         {RM_MSG_LOAD, PHASE_RECEIVING, on_load},
-    {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
+    {RM_MSG_RELEASE, PHASE_RECEIVING, on_release},     {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end},
+    {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},       {RM_MSG_STATE, PHASE_RECEIVING, on_state},
+    {RM_MSG_LOAD, PHASE_RECEIVING, on_load},           {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
 };
 
 static gboolean dispatch(Receive *receive, json_object *message, GError **error)
@@ -423,13 +398,13 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_token_format(receive->entry.token);
+    if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
+        g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
     /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
         (!hello->dry_run && !rm_guard_destination_start(hello, accept, &receive->found, peer,
                                                         &receive->journal, &receive->guardian, error)))
         return FALSE;
-    int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
-    receive->pool = g_thread_pool_new(registration_run, receive, threads, FALSE, NULL);
     report_accepted(receive, peer);
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
@@ -556,7 +531,12 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
-        g_debug("%s: %s", peer, error->message);
+        if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
+            g_warning("%s: no hello came: %s", peer, error->message);
+            tell_source(&receive, error);
+        } else {
+            g_debug("%s: %s", peer, error->message);
+        }
     } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
         rm_daemon_answer_query(daemon, receive.control, message);
     } else if (accept_hello(&receive, message, peer, &error)) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The transition table of a session. */
+/* Names, owners and ends of the states. */
 #include "handover/states.h"
+
+#include "handover/table.h"
 
 static const char *const names[] = {
 #define X(id, name) [RM_STATE_##id] = name,
@@ -8,26 +10,6 @@ static const char *const names[] = {
 #undef X
 };
 G_STATIC_ASSERT(G_N_ELEMENTS(names) == RM_STATE_COUNT);
-
-/* From each state to any of these. Before `commit` every state may fail or be cancelled; after it, never. */
-static const unsigned successors[] = {
-    [RM_STATE_CONNECTING] = RM_STATE_BIT(PREFLIGHT) | RM_STATE_BIT(REFUSED) | RM_STATE_BIT(CANCELLED),
-    [RM_STATE_PREFLIGHT] = RM_STATE_BIT(ATTACHING) | RM_STATE_BIT(DONE) | RM_STATE_BIT(REFUSED) |
-                           RM_STATE_BIT(CANCELLED), /* done: --dry-run */
-    [RM_STATE_ATTACHING] =
-        RM_STATE_BIT(PRECOPY) | RM_STATE_BIT(REFUSED) | RM_STATE_BIT(FAILED) | RM_STATE_BIT(CANCELLED),
-    [RM_STATE_PRECOPY] = RM_STATE_BIT(SWITCHOVER) | RM_STATE_BIT(FAILED) | RM_STATE_BIT(CANCELLED),
-    [RM_STATE_SWITCHOVER] = RM_STATE_BIT(PREPARED) | RM_STATE_BIT(FAILED) | RM_STATE_BIT(CANCELLED),
-    [RM_STATE_PREPARED] = RM_STATE_BIT(COMMITTED) | RM_STATE_BIT(FAILED) | RM_STATE_BIT(CANCELLED),
-    /* failed, from committed: the destination has answered that it aborted before `commit` reached it */
-    [RM_STATE_COMMITTED] = RM_STATE_BIT(DONE) | RM_STATE_BIT(DOUBTFUL) | RM_STATE_BIT(FAILED),
-    [RM_STATE_DONE] = 0,
-    [RM_STATE_REFUSED] = 0,
-    [RM_STATE_FAILED] = 0,
-    [RM_STATE_CANCELLED] = 0,
-    [RM_STATE_DOUBTFUL] = 0,
-};
-G_STATIC_ASSERT(G_N_ELEMENTS(successors) == RM_STATE_COUNT);
 
 const char *rm_state_name(RmState state)
 {
@@ -56,10 +38,14 @@ const char *rm_owner_name(RmOwner owner)
 
 gboolean rm_state_is_end(RmState state)
 {
-    return successors[state] == 0;
+    return state >= RM_STATE_DONE;
 }
 
-gboolean rm_state_may_follow(RmState from, RmState to)
+gboolean rm_state_may_follow(RmSide side, RmState from, RmState to)
 {
-    return (successors[from] & (1u << to)) != 0;
+    for (unsigned i = 0; i < rm_table_rows; i++) {
+        if (rm_table[i].side == side && rm_table[i].from == from && rm_table[i].to == to)
+            return TRUE;
+    }
+    return FALSE;
 }

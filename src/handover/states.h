@@ -9,7 +9,8 @@
  *
  * The destination uses the same words for its side, in its journal and log: precopy (accepted; receives RAM),
  * switchover (its VMM loads the state, and is used up), prepared (loaded, paused), committed (the guest is
- * here), done (and runs, or is paused as wished), failed or cancelled (ended without the guest: irrevocable).
+ * here), done (and runs, or is paused as wished), failed or cancelled (ended without the guest: irrevocable),
+ * doubtful (its VMM ended when the guest was here and perhaps had not run yet: nobody can tell).
  */
 #pragma once
 
@@ -45,7 +46,8 @@ typedef enum { RM_OWNER_SOURCE, RM_OWNER_DESTINATION, RM_OWNER_UNKNOWN } RmOwner
 const char *rm_state_name(RmState state);
 RmOwner rm_state_owner(RmState state);
 const char *rm_owner_name(RmOwner owner); /* "source", "destination", "unknown" */
+/* Whoever looks after a session lets go in it. Nothing follows but for doubtful, which can be resolved. */
 gboolean rm_state_is_end(RmState state);
 
-/* Whether the table allows `from` -> `to`. */
-gboolean rm_state_may_follow(RmState from, RmState to);
+/* Whether the table (table.h) has a way from `from` to `to`. */
+gboolean rm_state_may_follow(RmSide side, RmState from, RmState to);

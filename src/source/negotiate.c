@@ -7,6 +7,7 @@
 #include "memory/chunk.h"
 #include "source/connect.h"
 #include "source/session.h"
+#include "transport/window.h"
 
 #include <string.h>
 
@@ -41,6 +42,8 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
     hello->chunk_size = options->chunk_size;
     hello->channels = options->channels;
     hello->dry_run = options->dry_run;
+    hello->pin_all = options->pin_all;
+    g_ptr_array_add(hello->features, g_strdup(RM_FEATURE_RELEASE));
     g_hash_table_unref(hello->traits);
     hello->traits = g_hash_table_ref(session->info->traits);
     for (guint i = 0; i < session->blocks->len; i++) {
@@ -66,7 +69,9 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
                        "transport %s is not available on this host; --transport tcp works everywhere",
                        options->transport);
-    return TRUE;
+    /* Two options that contradict each other: another transport is not what was meant. */
+    return !options->pin_all || options->max_pinned == 0 || !rm_has_name(hello->transports, "rdma") ||
+           rm_window_check(options->max_pinned, session->blocks, MAX(options->channels, 1), TRUE, error);
 }
 
 static gboolean check_accept(RmSession *session, const RmHello *hello, GError **error)
@@ -82,9 +87,15 @@ static gboolean check_accept(RmSession *session, const RmHello *hello, GError **
     if (accept->channels == 0 || accept->channels > RM_CHANNELS_MAX)
         return rm_fail(error, RM_REASON_PROTOCOL, "the destination chose %" G_GUINT64_FORMAT " channels",
                        accept->channels);
-    if (!g_ptr_array_find_with_equal_func(hello->transports, accept->transport, g_str_equal, NULL))
+    if (!rm_has_name(hello->transports, accept->transport))
         return rm_fail(error, RM_REASON_PROTOCOL,
                        "the destination chose the transport `%s`, which was not offered", accept->transport);
+    if (accept->window != 0 && (accept->window < accept->channels * RM_WINDOW_CHANNEL_MIN ||
+                                !rm_has_name(accept->features, RM_FEATURE_RELEASE)))
+        return rm_fail(error, RM_REASON_PROTOCOL,
+                       "the destination chose a window of %" G_GUINT64_FORMAT " bytes for %" G_GUINT64_FORMAT
+                       " channels",
+                       accept->window, accept->channels);
     session->transport = rm_transport_find(accept->transport);
     return TRUE;
 }
@@ -92,8 +103,8 @@ static gboolean check_accept(RmSession *session, const RmHello *hello, GError **
 /* tcp was taken, and one end could do better: say what would mend it. */
 static void advise(RmSession *session)
 {
-    gboolean here = g_ptr_array_find_with_equal_func(session->hello->transports, "rdma", g_str_equal, NULL);
-    gboolean there = g_ptr_array_find_with_equal_func(session->accept->available, "rdma", g_str_equal, NULL);
+    gboolean here = rm_has_name(session->hello->transports, "rdma");
+    gboolean there = rm_has_name(session->accept->available, "rdma");
     if (strcmp(session->options->transport, "auto") != 0 || strcmp(session->transport->name, "tcp") != 0 ||
         here == there)
         return;
@@ -136,6 +147,8 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .packets = session->options->common.packets,
         .serialise = session->options->serialise_chunks,
         .copy = session->watches != NULL && !rm_fault("no-copy"),
+        .max_pinned = session->options->max_pinned,
+        .pin_all = session->options->pin_all,
     };
     if (!rm_token_parse(session->accept->token, params.token))
         return rm_fail(error, RM_REASON_PROTOCOL, "the destination's token is malformed");
@@ -183,6 +196,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
         .chunk_size = session->accept->chunk_size,
         .channels = (unsigned)session->accept->channels,
         .max_bandwidth = session->options->max_bandwidth,
+        .window = session->accept->window,
         .watches = session->watches,
     };
     session->sender = rm_sender_new(&sender);

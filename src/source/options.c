@@ -7,13 +7,14 @@
 #include "control/message.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
+#include "transport/window.h"
 
 #include <string.h>
 
 /* The text of each option that needs more than GOption's own checks. */
 typedef struct {
     RmCommandLine line;
-    char *pin, *retries;
+    char *pin, *max_pinned, *retries;
     char *to, *chunk_size, *channels, *max_bandwidth, *downtime_limit, *max_rounds, *timeout, *on_timeout,
         *max_stall, *max_pause;
 } Texts;
@@ -23,7 +24,7 @@ static gboolean check_pin(RmSendOptions *options, const Texts *texts, GError **e
     if (texts->pin != NULL && strcmp(texts->pin, "lazy") != 0 && strcmp(texts->pin, "all") != 0)
         return rm_fail(error, RM_REASON_USAGE, "--pin: `%s` is neither lazy nor all", texts->pin);
     options->pin_all = g_strcmp0(texts->pin, "all") == 0;
-    return TRUE;
+    return texts->max_pinned == NULL || rm_parse_pinned(texts->max_pinned, &options->max_pinned, error);
 }
 
 static gboolean check_limits(RmSendOptions *options, const Texts *texts, GError **error)
@@ -86,6 +87,18 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
     return TRUE;
 }
 
+static gboolean check_background(const RmSendOptions *options, GError **error)
+{
+    if (options->background && options->json)
+        return rm_fail(
+            error, RM_REASON_USAGE,
+            "--background leaves nobody to write events to; take --report FILE instead of --json, or ask "
+            "rdmamig status --json");
+    return !options->background || !options->dry_run ||
+           rm_fail(error, RM_REASON_USAGE,
+                   "--dry-run makes its checks in the foreground: without --background");
+}
+
 static gboolean check(RmSendOptions *options, const Texts *texts, GError **error)
 {
     if (options->qmp == NULL)
@@ -104,13 +117,15 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
         rm_transport_find(options->transport) == NULL)
         return rm_fail(error, RM_REASON_USAGE, "--transport: `%s` is none of auto, rdma, tcp",
                        options->transport);
-    return check_numbers(options, texts, error) && check_times(options, texts, error);
+    return check_numbers(options, texts, error) && check_times(options, texts, error) &&
+           check_background(options, error);
 }
 
 static void texts_clear(Texts *texts)
 {
     rm_command_line_clear(&texts->line);
     g_free(texts->pin);
+    g_free(texts->max_pinned);
     g_free(texts->retries);
     g_free(texts->to);
     g_free(texts->chunk_size);
@@ -149,6 +164,8 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
          "local address of the data channels", "ADDR"},
         {"pin", 0, 0, G_OPTION_ARG_STRING, &texts.pin,
          "register RAM as it is sent, or all at the start (lazy)", "lazy|all"},
+        {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts.max_pinned, "RAM registered here at a time (all)",
+         "SIZE"},
         {"rdma-retries", 0, 0, G_OPTION_ARG_STRING, &texts.retries,
          "send an unacknowledged packet again so often (6)", "N"},
         {"serialise-chunks", 0, 0, G_OPTION_ARG_NONE, &options->serialise_chunks,
@@ -178,6 +195,8 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
         {"allow-untracked-writers", 0, 0, G_OPTION_ARG_NONE, &options->preflight.allow_untracked_writers,
          "move a guest whose RAM others map", NULL},
         {"dry-run", 0, 0, G_OPTION_ARG_NONE, &options->dry_run, "make all checks and move nothing", NULL},
+        {"background", 0, 0, G_OPTION_ARG_NONE, &options->background,
+         "return once nothing can refuse it any more, and print the session's id", NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &options->json, "one JSON object a line on standard output", NULL},
         {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file",
          "FILE"},

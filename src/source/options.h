@@ -21,10 +21,11 @@ typedef struct {
     uint64_t max_pause_ms; /* from stop to commit; 0: any */
     gboolean max_pause_given;
     char *data_source;
-    gboolean pin_all; /* make everything writable before the first round */
+    uint64_t max_pinned; /* bytes registered here at a time; 0: no bound */
+    gboolean pin_all;    /* make everything writable before the first round */
     gboolean serialise_chunks;
     char *report; /* file for the result's JSON, or NULL */
-    gboolean suspend, keep_source, verify, json, dry_run;
+    gboolean suspend, keep_source, verify, json, dry_run, background;
     RmPreflightOptions preflight;
     RmCommonOptions common;
 } RmSendOptions;

@@ -7,11 +7,9 @@
 
 #include <string.h>
 
-typedef enum { UNASKED, ASKING /* by the plan being made */, ASKED } Asked;
-
 #define LOOK_PAGES 16u /* read at a time where pages may be punched */
 
-RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, RmPunchWatch *watch)
+RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, gboolean window, RmPunchWatch *watch)
 {
     RmSendState *state = g_new0(RmSendState, 1);
     state->block = block;
@@ -19,6 +17,8 @@ RmSendState *rm_send_state_new(RmBlock *block, gboolean asks, RmPunchWatch *watc
     state->sent = rm_bitmap_new(rm_block_pages(block));
     if (asks)
         state->asked = g_new0(uint8_t, rm_chunk_count(block, RM_CHUNK_MIN));
+    if (asks && window)
+        state->used_by = g_new0(uint32_t, rm_chunk_count(block, RM_CHUNK_MIN));
     return state;
 }
 
@@ -27,12 +27,8 @@ void rm_send_state_free(gpointer data)
     RmSendState *state = data;
     rm_bitmap_free(state->sent);
     g_free(state->asked);
+    g_free(state->used_by);
     g_free(state);
-}
-
-void rm_send_state_asked(RmSendState *state)
-{
-    memset(state->asked, ASKED, rm_chunk_count(state->block, RM_CHUNK_MIN));
 }
 
 static void append_zero(GArray *zeroes, uint64_t block, uint64_t page)
@@ -62,29 +58,27 @@ static void append_page(GArray *runs, uint64_t page, uint64_t max_bytes)
     g_array_append_val(runs, run);
 }
 
-/* Extents of the runs that lie in granules which nobody has asked for yet. */
-static void find_unasked(const GArray *runs, uint8_t *asked, GArray *unasked)
+static uint64_t granule_end(const RmSendState *state, uint64_t offset)
 {
-    for (guint i = 0; i < runs->len; i++) {
-        const RmRun *run = &g_array_index(runs, RmRun, i);
-        uint64_t end = run->offset + run->length;
-        for (uint64_t at = run->offset, next; at < end; at = next) {
-            next = MIN((at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN, end);
-            if (asked[at / RM_CHUNK_MIN] == ASKED)
-                continue;
-            RmExtent extent = {at, next};
-            asked[at / RM_CHUNK_MIN] = ASKING;
-            g_array_append_val(unasked, extent);
-        }
-    }
-    for (guint i = 0; i < unasked->len; i++)
-        asked[g_array_index(unasked, RmExtent, i).start / RM_CHUNK_MIN] = ASKED;
+    return MIN((offset / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN, state->block->size);
 }
 
-/* At most RM_PLAN_EXTENTS_MAX extents that cover these: the gap that is closed is as small as that needs. */
+static void append_extent(GArray *extents, uint64_t start, uint64_t end)
+{
+    RmExtent extent = {start, end};
+    RmExtent *last = extents->len > 0 ? &g_array_index(extents, RmExtent, extents->len - 1) : NULL;
+    if (last != NULL && last->end >= start)
+        last->end = MAX(last->end, end);
+    else
+        g_array_append_val(extents, extent);
+}
+
+/* At most RM_PLAN_EXTENTS_MAX extents that cover these: the gap that is closed is as small as that needs, and
+ * shorter than a granule, which leaves at most one extent a granule. So none covers a granule that isn't
+ * touched. */
 static void merge_extents(const GArray *wanted, GArray *extents)
 {
-    for (uint64_t gap = 0;; gap = MAX(gap * 4, RM_PAGE)) {
+    for (uint64_t gap = 0;; gap = MIN(MAX(gap * 4, RM_PAGE), RM_CHUNK_MIN - RM_PAGE)) {
         g_array_set_size(extents, 0);
         for (guint i = 0; i < wanted->len; i++) {
             RmExtent extent = g_array_index(wanted, RmExtent, i);
@@ -96,6 +90,44 @@ static void merge_extents(const GArray *wanted, GArray *extents)
         }
         if (extents->len <= RM_PLAN_EXTENTS_MAX)
             return;
+    }
+}
+G_STATIC_ASSERT(RM_PLAN_EXTENTS_MAX >= RM_PLAN_BYTES_MAX / RM_CHUNK_MIN);
+
+uint64_t rm_plan_need(const RmPlan *plan, const RmSendState *state)
+{
+    uint64_t need = 0;
+    for (guint i = 0; i < plan->granules->len && state->asked != NULL; i++) {
+        const RmExtent *extent = &g_array_index(plan->granules, RmExtent, i);
+        for (uint64_t at = extent->start, next; at < extent->end; at = next) {
+            next = granule_end(state, at);
+            need += state->asked[at / RM_CHUNK_MIN] ? 0 : next - at;
+        }
+    }
+    return need;
+}
+
+void rm_plan_ask(RmPlan *plan, RmSendState *state)
+{
+    g_autoptr(GArray) wanted = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    for (guint i = 0; i < plan->runs->len && state->asked != NULL; i++) {
+        const RmRun *run = &g_array_index(plan->runs, RmRun, i);
+        uint64_t end = run->offset + run->length;
+        for (uint64_t at = run->offset, next; at < end; at = next) {
+            next = MIN(granule_end(state, at), end);
+            if (!state->asked[at / RM_CHUNK_MIN]) {
+                uint64_t granule = at - at % RM_CHUNK_MIN;
+                RmExtent extent = {at, next};
+                g_array_append_val(wanted, extent);
+                append_extent(plan->asked, granule, granule_end(state, at));
+            }
+        }
+    }
+    merge_extents(wanted, plan->extents);
+    for (guint i = 0; i < plan->asked->len; i++) {
+        const RmExtent *extent = &g_array_index(plan->asked, RmExtent, i);
+        memset(state->asked + extent->start / RM_CHUNK_MIN, TRUE,
+               (extent->end - 1) / RM_CHUNK_MIN - extent->start / RM_CHUNK_MIN + 1);
     }
 }
 
@@ -153,28 +185,38 @@ static void look_at_copies(const Look *look, uint64_t from, uint64_t to)
     }
 }
 
-RmPlan *rm_plan_new(RmSendState *state, uint32_t index, uint64_t chunk, uint64_t chunk_size,
-                    const RmBitmap *pages, uint64_t max_run, GArray *zeroes)
+static void find_granules(RmPlan *plan, const RmSendState *state)
 {
-    uint64_t first = chunk * chunk_size / RM_PAGE;
-    uint64_t end = first + rm_chunk_length(state->block, chunk_size, chunk) / RM_PAGE;
+    for (guint i = 0; i < plan->runs->len; i++) {
+        const RmRun *run = &g_array_index(plan->runs, RmRun, i);
+        uint64_t last = run->offset + run->length - 1;
+        append_extent(plan->granules, run->offset - run->offset % RM_CHUNK_MIN, granule_end(state, last));
+    }
+    for (guint i = 0; i < plan->granules->len; i++) {
+        const RmExtent *extent = &g_array_index(plan->granules, RmExtent, i);
+        plan->touched += extent->end - extent->start;
+    }
+}
+
+RmPlan *rm_plan_new(RmSendState *state, uint32_t index, uint64_t chunk, RmExtent range, const RmBitmap *pages,
+                    uint64_t max_run, GArray *zeroes)
+{
+    g_assert(range.start % RM_CHUNK_MIN == 0 && range.end - range.start <= RM_PLAN_BYTES_MAX);
     RmPlan *plan = g_new0(RmPlan, 1);
     plan->block = index;
     plan->chunk = chunk;
     plan->runs = g_array_new(FALSE, FALSE, sizeof(RmRun));
+    plan->granules = g_array_new(FALSE, FALSE, sizeof(RmExtent));
     plan->extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
+    plan->asked = g_array_new(FALSE, FALSE, sizeof(RmExtent));
     const Look look = {plan, state, max_run, zeroes};
-    rm_bitmap_foreach_run (pages, first, end, from, to) {
+    rm_bitmap_foreach_run (pages, range.start >> RM_PAGE_SHIFT, range.end >> RM_PAGE_SHIFT, from, to) {
         if (state->watch != NULL)
             look_at_copies(&look, from, to);
         else
             look_at_map(&look, from, to);
     }
-    if (state->asked != NULL) {
-        g_autoptr(GArray) unasked = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-        find_unasked(plan->runs, state->asked, unasked);
-        merge_extents(unasked, plan->extents);
-    }
+    find_granules(plan, state);
     return plan;
 }
 
@@ -182,6 +224,8 @@ void rm_plan_free(gpointer data)
 {
     RmPlan *plan = data;
     g_array_unref(plan->runs);
+    g_array_unref(plan->granules);
     g_array_unref(plan->extents);
+    g_array_unref(plan->asked);
     g_free(plan);
 }

@@ -4,8 +4,8 @@
  *
  * The session pushes chunks with the bitmap of the pages to look at; the channel's thread tests them for
  * zero, coalesces the rest into runs, asks the far end to make them writable (a batch of chunks in one
- * message, one batch ahead of the one being written), and posts them. It never waits for a chunk: only
- * flush(), at the end of a round, waits.
+ * message, one batch ahead of the one being written), prepares them here meanwhile, and posts them. It never
+ * waits for a chunk: only flush(), at the end of a round, waits; and a window that is full.
  *
  * What the destination holds is known here, page by page: `sent` is set while a page's bytes there may be
  * other than zero. A page that is zero and not in `sent` costs nothing; one that is zero and in `sent` is
@@ -30,12 +30,13 @@ typedef struct {
     unsigned channels;
     uint64_t max_bandwidth; /* bytes/s of payload over all channels; 0: none */
     GPtrArray *watches;     /* RmPunchWatch*, one a block, borrowed; NULL if the guest punches no holes */
+    uint64_t window;        /* bytes that the destination has registered at a time; 0: no bound */
 } RmSenderParams;
 
 typedef struct {
     uint64_t sent_bytes;     /* payload posted */
     uint64_t zero_pages;     /* looked at and found zero */
-    uint64_t registrations;  /* chunks that the far end was asked for */
+    uint64_t registrations;  /* chunks, or parts of large ones, that the far end was asked for */
     int64_t registration_us; /* that channels stood still for the answers, summed; --pin all: that it took */
 } RmSenderCounts;
 
@@ -43,12 +44,12 @@ RmSender *rm_sender_new(const RmSenderParams *params);
 void rm_sender_free(RmSender *sender); /* ends the threads; the transport must be aborted or drained */
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSender, rm_sender_free)
 
-/* Announces a block beyond guest RAM (the device state), writable in `regions` (of RmRegion). Returns its
- * index. */
+/* Announces a block beyond guest RAM (the device state), writable in `regions` (of RmRegion); without any,
+ * where the destination has a window, it is asked for like guest RAM. Returns its index. */
 uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *regions);
 
-/* Asks for every granule of guest RAM at once (--pin all), and waits. Before the first push; `tick` as for
- * flush(). */
+/* Asks for every granule of guest RAM at once (--pin all), prepares what is populated here, by several
+ * threads, and waits for both. Before the first push; `tick` as for flush(). */
 gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
                            GError **error);
 

@@ -88,7 +88,7 @@ void rm_session_cancel(RmSession *session)
 
 void rm_session_set_state(RmSession *session, RmState state)
 {
-    g_assert(rm_state_may_follow(session->state, state));
+    g_assert(rm_state_may_follow(RM_SIDE_SOURCE, session->state, state));
     g_debug("%s -> %s", rm_state_name(session->state), rm_state_name(state));
     session->state = state;
     rm_reporter_state(session->reporter, state);

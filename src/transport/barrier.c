@@ -38,6 +38,14 @@ void rm_barrier_reached(RmBarrier *barrier, unsigned channel, uint32_t round)
     g_mutex_unlock(&barrier->lock);
 }
 
+void rm_barrier_marked(RmBarrier *barrier, unsigned channel, uint32_t mark)
+{
+    g_mutex_lock(&barrier->lock);
+    barrier->marked[channel] = mark;
+    g_cond_broadcast(&barrier->changed);
+    g_mutex_unlock(&barrier->lock);
+}
+
 void rm_barrier_stop(RmBarrier *barrier)
 {
     g_mutex_lock(&barrier->lock);
@@ -113,4 +121,17 @@ gboolean rm_barrier_wait(RmBarrier *barrier, uint32_t round, GCancellable *cance
         return FALSE;
     return rm_fail(error, RM_REASON_TRANSPORT, "the data channels have been stopped before round %u ended",
                    round);
+}
+
+gboolean rm_barrier_wait_mark(RmBarrier *barrier, unsigned channel, uint32_t mark, GError **error)
+{
+    g_assert(channel < barrier->n_channels);
+    g_mutex_lock(&barrier->lock);
+    while (barrier->marked[channel] < mark && !barrier->stopped && rm_failure_code(barrier->failure) == 0)
+        g_cond_wait(&barrier->changed, &barrier->lock);
+    gboolean reached = barrier->marked[channel] >= mark;
+    g_mutex_unlock(&barrier->lock);
+    return reached || (rm_failure_get(barrier->failure, error) &&
+                       rm_fail(error, RM_REASON_TRANSPORT, "data channel %u was stopped before mark %u came",
+                               channel, mark));
 }

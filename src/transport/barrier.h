@@ -27,6 +27,7 @@ typedef struct {
     unsigned n_arrived;
     gboolean stopped;
     uint32_t reached[RM_CHANNELS_MAX]; /* the last round that ended on each channel */
+    uint32_t marked[RM_CHANNELS_MAX];  /* the last mark within a round, of transports that have these */
 } RmBarrier;
 
 void rm_barrier_init(RmBarrier *barrier, RmFailure *failure);
@@ -36,9 +37,13 @@ void rm_barrier_start(RmBarrier *barrier, unsigned n_channels, unsigned timeout_
 void rm_barrier_arrived(RmBarrier *barrier);
 /* All bytes of `round` on `channel` are in guest memory; the lock hands them over to the waiter. */
 void rm_barrier_reached(RmBarrier *barrier, unsigned channel, uint32_t round);
+/* The same for the mark of that number. */
+void rm_barrier_marked(RmBarrier *barrier, unsigned channel, uint32_t mark);
 /* Ends all waiting, now and later, unless the round awaited has been reached. Also after a failure was set.
  */
 void rm_barrier_stop(RmBarrier *barrier);
 
 /* RmRxOps.wait_round(). Sets the failure itself if the channels do not arrive in time. */
 gboolean rm_barrier_wait(RmBarrier *barrier, uint32_t round, GCancellable *cancellable, GError **error);
+/* Waits until `channel` has reached `mark`. */
+gboolean rm_barrier_wait_mark(RmBarrier *barrier, unsigned channel, uint32_t mark, GError **error);

@@ -2,7 +2,10 @@
 /* The transports built in. */
 #include "transport/transport.h"
 
+#include "common/reason.h"
 #include "config.h"
+
+#include <errno.h>
 
 const RmTransport *const rm_transports[] = {
 #if RM_RDMA
@@ -18,4 +21,32 @@ const RmTransport *rm_transport_find(const char *name)
         if (g_strcmp0(rm_transports[i]->name, name) == 0)
             return rm_transports[i];
     return NULL;
+}
+
+/* ---- transports that register nothing ---- */
+
+int rm_tx_prepare_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n)
+{
+    return 0;
+}
+
+uint64_t rm_tx_no_window(RmTx *tx, unsigned channel)
+{
+    return 0;
+}
+
+int rm_tx_release_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n)
+{
+    return 0;
+}
+
+int rm_tx_no_mark(RmTx *tx, unsigned channel, uint32_t *ret_mark)
+{
+    return -EOPNOTSUPP;
+}
+
+gboolean rm_rx_release_nothing(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
+                               uint32_t mark, GError **error)
+{
+    return rm_fail(error, RM_REASON_PROTOCOL, "`release` over %s, which registers nothing", rx->ops->name);
 }

@@ -17,7 +17,14 @@
  * writable now: at least those extents, each region inside one chunk, with its key. They are given to
  * registered() before the first post into them. tcp needs no keys: there registering is populating ahead, and
  * its answers are empty. The unit of asking is the granule (RM_CHUNK_MIN): what was asked for once is not
- * asked for again.
+ * asked for again, until it has been released.
+ *
+ * Windows: either end may bound the guest memory that it has registered at a time (--max-pinned, or its limit
+ * of locked memory). The source's own is its transport's to keep. The destination's is kept by the sender,
+ * which has chunks released to make room: release() forgets their keys, mark() puts a mark behind all writes
+ * of the channel so far, and the destination ends the registration once it has reaped that mark, for only
+ * then no write into it can still be under way. The source's completions would not do: on iWARP a write
+ * completes there before it is placed.
  */
 #pragma once
 
@@ -78,6 +85,8 @@ typedef struct {
     gboolean serialise;  /* --serialise-chunks (rdma): a write waits for its chunk's earlier ones */
     gboolean copy;       /* the guest may punch holes: send copies, never through a registration of its RAM */
     unsigned timeout_ms; /* of connecting, and of a peer that takes nothing off the wire */
+    uint64_t max_pinned; /* --max-pinned: bytes registered here at a time; 0: as many as the limits allow */
+    gboolean pin_all;    /* --pin all: must fit at once */
 } RmTxParams;
 
 typedef struct {
@@ -90,6 +99,18 @@ typedef struct {
     /* The far end's answer to a request; checked by the caller to lie within the block. Any channel's thread.
      */
     int (*registered)(RmTx *tx, uint32_t block, const RmRegion *regions, unsigned n);
+    /* Makes the source's own memory in these extents, all of one chunk, ready to be read by the card: ahead
+     * of post(), which copies what is not. Holes are left alone: registering them would allocate them. The
+     * channel's thread; before the first post any threads, each chunk by one of them. */
+    int (*prepare)(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n);
+    /* Bytes of guest memory that `channel` can have prepared at a time; 0: no bound. */
+    uint64_t (*window)(RmTx *tx, unsigned channel);
+    /* Forgets the far end's regions within these extents: a later post into them fails until they are
+     * registered again. The channel's thread. */
+    int (*release)(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n);
+    /* Puts a mark behind all that was posted on the channel; *ret_mark is what the far end waits for. At most
+     * one may be unanswered. */
+    int (*mark)(RmTx *tx, unsigned channel, uint32_t *ret_mark);
     /* Posts writes of `n` runs of `block`, all of one chunk, up to RM_RUNS_MAX and RM_POST_BYTES_MAX. Blocks
      * while the channel's window is full. The source bytes are read at some time before the channel's next
      * end_round() returns. */
@@ -124,6 +145,9 @@ typedef struct {
     const char *device;          /* --rdma-device, or NULL */
     int gid_index;               /* --gid-index, or -1 */
     RmPacketOptions packets;     /* the destination's own */
+    uint64_t max_pinned; /* --max-pinned: bytes registered at a time; 0: as many as the limits allow */
+    gboolean pin_all;    /* the source wants all of it registered at once */
+    gboolean releases;   /* the source can release what is registered */
 } RmRxParams;
 
 typedef struct {
@@ -142,6 +166,10 @@ typedef struct {
      * by the registration pool's threads, several at once. */
     gboolean (*register_chunk)(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
                                GArray *regions, GError **error);
+    /* Ends the registration of what was registered within these extents of one chunk (whole granules, as they
+     * were asked for), once its channel has reaped `mark`. Any threads; stop() and abort() end the wait. */
+    gboolean (*release_chunk)(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
+                              uint32_t mark, GError **error);
     /* Waits until every channel has reaped the end of `round`. Reasons transport, peer-timeout, cancelled. */
     gboolean (*wait_round)(RmRx *rx, uint32_t round, GCancellable *cancellable, GError **error);
     void (*abort)(RmRx *rx);
@@ -154,6 +182,7 @@ typedef struct {
 
 struct RmRx {
     const RmRxOps *ops;
+    uint64_t window; /* once started: bytes of guest memory that can be registered at a time; 0: no bound */
 };
 
 /* ---- backends ---- */
@@ -174,6 +203,14 @@ extern const RmTransport rm_transport_rdma; /* with meson's `rdma` only */
 extern const RmTransport rm_transport_tcp;
 extern const RmTransport
     rm_transport_fake; /* tests only, not in the array: writes by memcpy, records each post */
+
+/* For transports that register nothing at either end. */
+int rm_tx_prepare_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n);
+uint64_t rm_tx_no_window(RmTx *tx, unsigned channel);
+int rm_tx_release_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n);
+int rm_tx_no_mark(RmTx *tx, unsigned channel, uint32_t *ret_mark);
+gboolean rm_rx_release_nothing(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
+                               uint32_t mark, GError **error);
 
 static inline void rm_tx_free(RmTx *tx)
 {

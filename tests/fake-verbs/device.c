@@ -34,6 +34,8 @@ void fake_verbs_reset(void)
     FakeVerbsCounts *counts = &fake_fabric.counts;
     counts->mrs_most = counts->mrs;
     counts->in_flight_most = counts->chunk_most = 0;
+    counts->local_most = counts->local_bytes;
+    counts->remote_most = counts->remote_bytes;
     counts->writes = counts->sends = counts->longest = counts->longest_mr = counts->unsignalled = 0;
     g_array_set_size(fake_fabric.registered, 0);
     g_clear_pointer(&fake_fabric.violation, g_free);
@@ -199,6 +201,17 @@ static int register_problem(uint64_t length, int access)
     return fake_fabric.counts.mrs >= (unsigned)knobs->max_mr ? ENOMEM : 0;
 }
 
+static void count_bytes(const FakeMr *mr, int64_t sign)
+{
+    FakeVerbsCounts *counts = &fake_fabric.counts;
+    if (mr->access == 0)
+        counts->local_bytes += (uint64_t)(sign * (int64_t)mr->mr.length);
+    else if (mr->access & IBV_ACCESS_REMOTE_WRITE)
+        counts->remote_bytes += (uint64_t)(sign * (int64_t)mr->mr.length);
+    counts->local_most = MAX(counts->local_most, counts->local_bytes);
+    counts->remote_most = MAX(counts->remote_most, counts->remote_bytes);
+}
+
 static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t length, uint64_t iova,
                                       int access)
 {
@@ -228,6 +241,7 @@ static struct ibv_mr *register_region(struct ibv_pd *pd, void *address, size_t l
         counts->mrs++;
         counts->mrs_most = MAX(counts->mrs_most, counts->mrs);
         counts->longest_mr = MAX(counts->longest_mr, length);
+        count_bytes(mr, 1);
     }
     fake_verbs_unlock();
     errno = code;
@@ -258,12 +272,18 @@ int ibv_dereg_mr(struct ibv_mr *region)
     fake_verbs_lock();
     for (guint i = 0; i < fake_fabric.qps->len; i++) {
         const FakeQp *qp = fake_fabric.qps->pdata[i];
-        for (GList *item = qp->sends.head; item != NULL && !qp->broken; item = item->next)
-            if (!((FakeSend *)item->data)->done && ((FakeSend *)item->data)->piece.lkey == mr->mr.lkey)
+        for (GList *item = qp->sends.head; item != NULL && !qp->broken; item = item->next) {
+            const FakeSend *send = item->data;
+            if (!send->done && send->taken == NULL && send->piece.lkey == mr->mr.lkey)
                 fake_violation("a region was freed under a request that reads it");
+            if (!send->done && qp->peer != NULL && !qp->peer->broken &&
+                send->request.opcode == IBV_WR_RDMA_WRITE && send->request.wr.rdma.rkey == mr->mr.rkey)
+                fake_violation("a region was freed under a write into it");
+        }
     }
     g_hash_table_remove(fake_fabric.mrs, GUINT_TO_POINTER(mr->mr.lkey));
     fake_fabric.counts.mrs--;
+    count_bytes(mr, -1);
     fake_verbs_unlock();
     g_free(mr);
     return 0;

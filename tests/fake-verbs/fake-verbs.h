@@ -12,8 +12,8 @@
  * Registering populates, as pinning does.
  *
  * What hardware would punish in ways that a test can't see is a violation: a full send queue posted to, a
- * completion queue overrun, a region freed under a write that reads it, objects destroyed in the wrong order.
- * The first is kept.
+ * completion queue overrun, a region freed under a write that reads it or goes into it, objects destroyed in
+ * the wrong order. The first is kept.
  */
 #pragma once
 
@@ -49,7 +49,10 @@ typedef struct {
     uint64_t writes, sends; /* requests that have landed */
     uint64_t longest;       /* bytes in one write */
     uint64_t longest_mr;
-    uint64_t unsignalled; /* requests posted that asked for no completion */
+    uint64_t local_bytes,
+        local_most; /* in regions without any right, alive and at one time: what is read from */
+    uint64_t remote_bytes, remote_most; /* in those that may be written from afar */
+    uint64_t unsignalled;               /* requests posted that asked for no completion */
 } FakeVerbsCounts;
 
 /* What a connection was set to; -1: not set. */

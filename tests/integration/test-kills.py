@@ -8,11 +8,12 @@ import signal
 import sys
 import time
 
-from lib import CANCELLED, CLEANUP, DONE, DOUBTFUL, FAILED, MIB, Case, Daemon, Qemu, QmpError, Send, run, wait_until
+from lib import (CANCELLED, CLEANUP, DONE, DOUBTFUL, FAILED, MIB, SHORT_QUERY, Case, Daemon, Qemu, QmpError, Send, run,
+                 wait_until)
 
 INSTANTS = int(os.environ.get("RDMAMIG_INSTANTS", "3"))
 # Every step of the switchover lasts a while; pre-copy lasts for about half a second.
-PAUSES = {"RDMAMIG_FAULT": "switchover-stopped=60,switchover-saved=60,switchover-commit=60"}
+PAUSES = {"RDMAMIG_FAULT": f"switchover-stopped=60,switchover-saved=60,switchover-commit=60,{SHORT_QUERY}"}
 SLOW_LOAD = {"RDMAMIG_FAULT": "destination-load=60"}
 SPAN = 1.3  # seconds that the whole of it takes, more or less
 

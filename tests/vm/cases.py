@@ -32,10 +32,12 @@ LIMIT = ["--downtime-limit", "20000"]
 
 
 class MoveCase(Case):
-    def move_one(self, *options, dirtied=8, rams=(128,)):
+    daemon_options = ()
+
+    def move_one(self, *options, dirtied=8, rams=(128,), filled=FILLED):
         """A guest that writes to `dirtied` MiB for as long as it runs moves, and every page is compared."""
-        source, target, daemon = self.pair(*DEVICE, rams=rams, guest={"last": (1 + dirtied) * MIB})
-        source.rams[0].fill(rams[0] - FILLED, FILLED)
+        source, target, daemon = self.pair(*DEVICE, *self.daemon_options, rams=rams, guest={"last": (1 + dirtied) * MIB})
+        source.rams[0].fill(rams[0] - filled, filled)
         result = self.move(source, target, daemon, *LIMIT, *DEVICE, *options)
         self.assertEqual(target.parameter("faults"), 0)
         # Two sweeps at least: it did write while it moved.
@@ -66,6 +68,27 @@ def _add_matrix():
 
 
 _add_matrix()
+
+
+@unittest.skipUnless(RDMA, "not over rdma")
+class Pinned(MoveCase):
+    """A window of 64 MiB at both ends, which the guest is more than."""
+    daemon_options = ("--max-pinned", "64M")
+
+    def test_chunk_1M(self):
+        self.move_one("--max-pinned", "64M", "--chunk-size", "1M", rams=(128,), filled=72)
+
+    def test_chunk_64M(self):
+        self.move_one("--max-pinned", "64M", "--chunk-size", "64M", rams=(128,), filled=72)
+
+    def test_all_does_not_fit(self):
+        source, _, daemon = self.pair(*DEVICE, rams=(128,))
+        send = Send(self, source, daemon, "--max-pinned", "64M", "--pin", "all", *DEVICE)
+        status, result = send.finish()
+        self.assertEqual(status, lib.REFUSED)
+        self.assertIn("64 MiB", result["detail"])
+        self.assertIn("128 MiB", result["detail"])
+        source.assert_runs()
 
 
 class Shapes(MoveCase):

@@ -7,6 +7,7 @@ A module has
   IN_VM            whether it needs an RDMA device, and so the VM of tests/vm on a host that has none
   add_arguments(parser)   options of its own, all with defaults
   subjects(options)       [Subject]: what is measured
+  warm_up(options)        what makes the first subject's first run like all others; not measured
   describe(options)       one line for the head of its table: the guest and all else that the figures depend on
 """
 import collections

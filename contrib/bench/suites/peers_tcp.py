@@ -24,6 +24,10 @@ def describe(options):
     return f"{guest_of(options)}; 2 channels for rdmamig and multifd"
 
 
+def warm_up(options):
+    pass  # programs and libraries are in this host's page cache, or are read in no time
+
+
 def subjects(options):
     guest, qemu = guest_of(options), f"qemu-{moves.QEMU}"
     uri = f"tcp:127.0.0.1:{moves.lib.free_port()}"

@@ -35,12 +35,15 @@ static void found_clear(gpointer data)
     g_clear_pointer(&((Found *)data)->backend, g_free);
 }
 
-/* The QOM type of the memory backend whose RAM block is called `name`: by its id, by its path on machine
- * types that say so, or behind its device's address (virtio-mem). The machine's default RAM is such an object
- * as well. */
-static char *backend_type(GHashTable *objects, const char *name)
+/* The QOM type of the memory backend whose RAM block this is: called by its id, by its path on machine types
+ * that say so, or behind its device's address (virtio-mem, ivshmem). The machine's default RAM is such an
+ * object as well. Those of devices count only where QEMU says where they are: older versions cannot move
+ * these devices anyway, and the preflight says so. */
+static char *backend_type(GHashTable *objects, const RmRamLine *line)
 {
-    const char *slash = strrchr(name, '/'), *id = slash != NULL ? slash + 1 : name;
+    const char *slash = strrchr(line->name, '/'), *id = slash != NULL ? slash + 1 : line->name;
+    if (slash != NULL && !g_str_has_prefix(line->name, "/objects/") && line->hva == 0)
+        return NULL;
     const char *type = g_hash_table_lookup(objects, id);
     g_autofree char *child = type != NULL ? rm_qom_child_type(type) : NULL;
     return child != NULL && g_str_has_prefix(child, "memory-backend-") ? g_steal_pointer(&child) : NULL;
@@ -162,7 +165,7 @@ static gboolean find_blocks(RmQmp *qmp, pid_t pid, const GArray *lines, GArray *
         return FALSE;
     for (guint i = 0; i < lines->len; i++) {
         const RmRamLine *line = &g_array_index(lines, RmRamLine, i);
-        g_autofree char *backend = backend_type(objects, line->name);
+        g_autofree char *backend = backend_type(objects, line);
         if (!matters(line, backend))
             continue;
         Found found = {.name = line->name, .size = line->used, .hva = line->hva, .backend = backend};

@@ -332,6 +332,7 @@ static const RmRxOps destination_ops = {
     .adopt = destination_adopt,
     .add_block = destination_add_block,
     .register_chunk = destination_register_chunk,
+    .release_chunk = rm_rx_release_nothing,
     .wait_round = destination_wait_round,
     .abort = destination_abort,
     .payload_bytes = destination_payload_bytes,

@@ -61,8 +61,8 @@ static gboolean unexpected(const Attempt *attempt, enum rdma_cm_event_type type,
     case RDMA_CM_EVENT_ROUTE_ERROR:
         return rm_fail(error, RM_REASON_PEER_UNREACHABLE,
                        "data channel %u: %s cannot be reached through an RDMA device of this host: %s; `rdma "
-                       "link` lists them, "
-                       "--data-source and --rdma-device choose one",
+                       "link` lists them, --data-source and --rdma-device choose one, and --data-address of "
+                       "rdmamigd an address that it reaches",
                        attempt->index, attempt->where, problem);
     case RDMA_CM_EVENT_REJECTED:
         return rejected(attempt, status, error);
@@ -130,7 +130,7 @@ static gboolean step_failed(const Attempt *attempt, const char *what, GError **e
     return rm_set_errno(
         error, nowhere ? RM_REASON_PEER_UNREACHABLE : RM_REASON_TRANSPORT, code,
         "data channel %u: cannot %s %s through an RDMA device (`rdma link` lists them; --data-source and "
-        "--rdma-device choose one)",
+        "--rdma-device choose one, and --data-address of rdmamigd an address that it reaches)",
         attempt->index, what, attempt->where);
 }
 

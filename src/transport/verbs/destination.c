@@ -17,10 +17,11 @@
  */
 #include "transport/verbs/destination.h"
 
-#include "common/size.h"
+#include "common/fault.h"
 #include "memory/chunk.h"
 #include "transport/barrier.h"
 #include "transport/block-table.h"
+#include "transport/verbs/bound.h"
 #include "transport/verbs/listener.h"
 #include "transport/verbs/mark.h"
 #include "transport/verbs/packets.h"
@@ -31,7 +32,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* One would do, since the source waits for the session's answer between two rounds. */
+/* Two would do, since the source waits for an answer between two rounds, and between two marks within one. */
 #define RECEIVES 8u
 /* stop() comes while the guest is paused: what memory cannot be given back in this time is left to it. */
 #define TRIM_MS 100
@@ -48,6 +49,7 @@ typedef struct {
     RmVerbsQp qp;     /* lock until `taken`, then immutable but for its reaper and stop() */
     int left;         /* atomic: the source has gone */
     uint32_t round;   /* the reaper's own: the last that ended */
+    uint32_t marks;   /* the reaper's own: the last one within a round */
     uint64_t payload; /* the reaper's own */
 } Channel;
 
@@ -70,6 +72,7 @@ struct Destination {
     RmBlockTable *blocks;    /* grows by add_block() */
     RmVerbsTarget **targets; /* by block; as blocks */
     uint64_t chunk_size;
+    gboolean pin_all;
     unsigned n_channels;
     Channel *channels;
 
@@ -129,22 +132,34 @@ static gboolean channel_failed(Channel *channel, int code, RmReason reason, cons
     return FALSE;
 }
 
+/* The next end of a round, or the next mark within one. */
+static gboolean is_next(const Channel *channel, const RmVerbsMark *mark)
+{
+    if (mark->magic == RM_VERBS_MARK_ROUND)
+        return mark->number == channel->round + 1;
+    return mark->magic == RM_VERBS_MARK_WITHIN && mark->number == channel->marks + 1;
+}
+
 static gboolean mark_arrived(Channel *channel, const struct ibv_wc *wc)
 {
     Destination *destination = channel->destination;
     const RmVerbsMark *wire = (const RmVerbsMark *)channel->qp.messages + wc->wr_id;
-    RmVerbsMark mark = {GUINT32_FROM_LE(wire->magic), GUINT32_FROM_LE(wire->round),
+    RmVerbsMark mark = {GUINT32_FROM_LE(wire->magic), GUINT32_FROM_LE(wire->number),
                         GUINT64_FROM_LE(wire->payload)};
-    if (wc->byte_len != sizeof mark || mark.magic != RM_VERBS_MARK_MAGIC ||
-        mark.round != channel->round + 1 || mark.payload < channel->payload)
+    if (wc->byte_len != sizeof mark || !is_next(channel, &mark) || mark.payload < channel->payload)
         return channel_failed(channel, -EPROTO, RM_REASON_PROTOCOL,
                               "the source sent something else than the end of the current round");
     if (post_receive(channel, (unsigned)wc->wr_id) < 0)
         return channel_failed(channel, -EIO, RM_REASON_TRANSPORT, "cannot post a receive");
     __atomic_fetch_add(&destination->payload_bytes, mark.payload - channel->payload, __ATOMIC_RELAXED);
     channel->payload = mark.payload;
-    channel->round = mark.round;
-    rm_barrier_reached(&destination->barrier, channel->index, mark.round);
+    if (mark.magic == RM_VERBS_MARK_ROUND) {
+        channel->round = mark.number;
+        rm_barrier_reached(&destination->barrier, channel->index, mark.number);
+    } else {
+        channel->marks = mark.number;
+        rm_barrier_marked(&destination->barrier, channel->index, mark.number);
+    }
     return TRUE;
 }
 
@@ -302,22 +317,6 @@ static void acceptor_left(RmVerbsAcceptor *acceptor, struct rdma_cm_id *id)
 
 /* ---- starting ---- */
 
-/* Lazily registered guests may stay below it: a warning, so that the operator need not find out in the
- * middle. */
-static void check_memlock(const GPtrArray *blocks)
-{
-    uint64_t total = 0, pinned, limit;
-    for (guint i = 0; i < blocks->len; i++)
-        total += ((const RmBlock *)blocks->pdata[i])->size;
-    if (!rm_verbs_memlock_binds(total, &pinned, &limit))
-        return;
-    g_autofree char *have = rm_format_size(limit), *need = rm_format_size(total);
-    g_warning("the limit of locked memory (RLIMIT_MEMLOCK) is %s, the guest has %s: registration will fail "
-              "once more than that "
-              "has been sent; `ulimit -l unlimited`, or LimitMEMLOCK=infinity in this daemon's unit",
-              have, need);
-}
-
 /* Where to listen: at the wished-for device's address, else where the daemon's data addresses say. */
 static gboolean join_listener(Destination *destination, const RmRxParams *params, GError **error)
 {
@@ -368,7 +367,10 @@ static gboolean destination_start(RmRx *rx, const RmRxParams *params, GError **e
             return rm_set_errno(error, RM_REASON_INTERNAL, errno, "data channel %u: no event descriptor", i);
     }
     rm_barrier_start(&destination->barrier, params->channels, params->timeout_ms);
-    check_memlock(params->blocks);
+    if (!rm_verbs_bound_destination(params, &destination->regions.most, error))
+        return FALSE;
+    destination->base.window = destination->regions.most;
+    destination->pin_all = params->pin_all;
     return join_listener(destination, params, error);
 }
 
@@ -401,6 +403,42 @@ static void destination_add_block(RmRx *rx, RmBlock *block)
 
 /* ---- registering ---- */
 
+/* With --pin all: before the first byte rather than in the middle. The device is known only now. */
+static gboolean check_regions(Destination *destination, const RmVerbsLimits *limits, GError **error)
+{
+    uint64_t need = 0;
+    for (unsigned i = 0; destination->pin_all && i < destination->blocks->count; i++) {
+        uint64_t most = MIN(destination->chunk_size, limits->max_mr_size);
+        need += (destination->blocks->blocks[i]->size + most - 1) / most;
+    }
+    return need <= limits->max_mr ||
+           rm_fail(error, RM_REASON_TRANSPORT,
+                   "--pin all needs %" G_GUINT64_FORMAT
+                   " memory regions, and the card has %u (max_mr); a larger --chunk-size needs fewer",
+                   need, limits->max_mr);
+}
+
+/* Under `registering`. The channel, if there may still be registered for it. */
+static Channel *usable_channel(Destination *destination, uint32_t block, uint64_t chunk, GError **error)
+{
+    Channel *channel = &destination->channels[rm_chunk_channel(block, chunk, destination->n_channels)];
+    g_mutex_lock(&destination->lock);
+    gboolean taken = channel->taken;
+    g_mutex_unlock(&destination->lock);
+    if (g_atomic_int_get(&destination->stopping)) {
+        if (rm_failure_get(&destination->failure, error))
+            rm_fail(error, RM_REASON_TRANSPORT,
+                    "a chunk was to be registered or released when the session had been stopped");
+        return NULL;
+    }
+    if (!taken) {
+        rm_fail(error, RM_REASON_PROTOCOL, "a chunk was to be registered before data channel %u was there",
+                channel->index);
+        return NULL;
+    }
+    return channel;
+}
+
 static gboolean destination_register_chunk(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents,
                                            unsigned n, GArray *regions, GError **error)
 {
@@ -408,22 +446,32 @@ static gboolean destination_register_chunk(RmRx *rx, uint32_t block, uint64_t ch
     if (rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block, chunk, extents, n,
                                    error) == NULL)
         return FALSE;
-    Channel *channel = &destination->channels[rm_chunk_channel(block, chunk, destination->n_channels)];
     g_rw_lock_reader_lock(&destination->registering);
-    g_mutex_lock(&destination->lock);
-    gboolean taken = channel->taken;
-    g_mutex_unlock(&destination->lock);
-    gboolean ok;
-    if (g_atomic_int_get(&destination->stopping))
-        ok = rm_failure_get(&destination->failure, error) &&
-             rm_fail(error, RM_REASON_TRANSPORT,
-                     "a chunk was to be registered when the session had been stopped");
-    else if (!taken)
-        ok = rm_fail(error, RM_REASON_PROTOCOL,
-                     "a chunk was to be registered before data channel %u was there", channel->index);
-    else
-        ok = rm_verbs_target_register(destination->targets[block], chunk, extents, n, &destination->regions,
-                                      channel->qp.pd, &channel->qp.limits, regions, error);
+    Channel *channel = usable_channel(destination, block, chunk, error);
+    gboolean ok =
+        channel != NULL && check_regions(destination, &channel->qp.limits, error) &&
+        rm_verbs_target_register(destination->targets[block], chunk, extents, n, &destination->regions,
+                                 channel->qp.pd, &channel->qp.limits, regions, error);
+    g_rw_lock_reader_unlock(&destination->registering);
+    return ok;
+}
+
+/* Never under a write: the source has forgotten the keys before it sent the mark, and a mark that has been
+ * reaped says that all before it has been placed (mark.h). */
+static gboolean destination_release_chunk(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents,
+                                          unsigned n, uint32_t mark, GError **error)
+{
+    Destination *destination = destination_of(rx);
+    unsigned index = rm_chunk_channel(block, chunk, destination->n_channels);
+    if (rm_block_table_check_chunk(destination->blocks, destination->chunk_size, block, chunk, extents, n,
+                                   error) == NULL)
+        return FALSE;
+    if (!rm_fault("release-before-mark") && !rm_barrier_wait_mark(&destination->barrier, index, mark, error))
+        return FALSE;
+    g_rw_lock_reader_lock(&destination->registering);
+    gboolean ok =
+        usable_channel(destination, block, chunk, error) != NULL &&
+        rm_verbs_target_release(destination->targets[block], chunk, extents, n, &destination->regions, error);
     g_rw_lock_reader_unlock(&destination->registering);
     return ok;
 }
@@ -530,6 +578,7 @@ static const RmRxOps destination_ops = {
     .adopt = destination_adopt,
     .add_block = destination_add_block,
     .register_chunk = destination_register_chunk,
+    .release_chunk = destination_release_chunk,
     .wait_round = destination_wait_round,
     .abort = destination_abort,
     .payload_bytes = destination_payload_bytes,

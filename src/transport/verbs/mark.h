@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The end of a round as it travels: a SEND of this, behind all writes of the round on its queue pair. All
- * integers are little-endian.
+ * The end of a round as it travels, or a mark within one: a SEND of this, behind all writes so far on its
+ * queue pair. All integers are little-endian. Marks within rounds are for releases: a registration ends only
+ * behind one.
  *
  * A payload rather than immediate data, because iWARP has none on a SEND.
  *
@@ -24,11 +25,12 @@
 #include <glib.h>
 #include <stdint.h>
 
-#define RM_VERBS_MARK_MAGIC 0x45524d52u /* "RMRE" */
+#define RM_VERBS_MARK_ROUND 0x45524d52u  /* "RMRE": the end of a round */
+#define RM_VERBS_MARK_WITHIN 0x4b4d4d52u /* "RMMK": within one */
 
 typedef struct {
     uint32_t magic;
-    uint32_t round;
+    uint32_t number;  /* of the round, or of the mark: each from 1, without gaps */
     uint64_t payload; /* bytes written on this channel in all rounds so far */
 } RmVerbsMark;
 G_STATIC_ASSERT(sizeof(RmVerbsMark) == 16);

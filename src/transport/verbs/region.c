@@ -55,20 +55,39 @@ static void explain(int code, RmVerbsRegions *regions, struct ibv_pd *pd, const 
                 device, need, have, most);
     } else if (code == ENOMEM && n >= limits->max_mr) {
         rm_fail(error, RM_REASON_TRANSPORT,
-                "%s: cannot register %s: %u regions are registered, and the card has %u (max_mr); a larger "
-                "--chunk-size needs "
-                "fewer",
+                "%s: cannot register %s: %u regions are registered, and the card has %u (max_mr); "
+                "--max-pinned makes do with fewer at a time",
                 device, need, n, limits->max_mr);
     } else if (code == ENOMEM || code == EFAULT) {
         rm_fail(error, RM_REASON_MEMORY_SHORT,
                 "%s: cannot register %s: no memory; free memory or huge pages on this host, raise the tmpfs "
                 "size or the cgroup's "
-                "limit, or, if the card's table of regions is full (%u are ours, max_mr is %u), use a larger "
-                "--chunk-size",
+                "limit, or, if the card's table of regions is full (%u are ours, max_mr is %u), use "
+                "--max-pinned, which makes do with fewer at a time",
                 device, need, n, limits->max_mr);
     } else {
         rm_set_errno(error, RM_REASON_TRANSPORT, code, "%s: cannot register %s", device, need);
     }
+}
+
+/* Before the region is made, so that no two threads can exceed the bound together. */
+static gboolean reserve(RmVerbsRegions *regions, uint64_t length, GError **error)
+{
+    uint64_t bytes = __atomic_add_fetch(&regions->bytes, length, __ATOMIC_RELAXED);
+    g_atomic_int_inc(&regions->n);
+    if (regions->most == 0 || bytes <= regions->most)
+        return TRUE;
+    g_autofree char *need = rm_format_size(length), *most = rm_format_size(regions->most);
+    return rm_fail(
+        error, RM_REASON_PRIVILEGE,
+        "cannot register %s more: %s are allowed at a time (--max-pinned, or the limit of locked memory)",
+        need, most);
+}
+
+static void give_back(RmVerbsRegions *regions, uint64_t length)
+{
+    __atomic_fetch_sub(&regions->bytes, length, __ATOMIC_RELAXED);
+    g_atomic_int_add(&regions->n, -1);
 }
 
 struct ibv_mr *rm_verbs_region_new(RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
@@ -77,22 +96,25 @@ struct ibv_mr *rm_verbs_region_new(RmVerbsRegions *regions, struct ibv_pd *pd, c
 {
     g_assert(length > 0 && length <= limits->max_mr_size);
     struct ibv_mr *mr = NULL;
-    int code = ENOMEM;
-    if ((unsigned)g_atomic_int_add(&regions->n, 1) < limits->max_mr) {
-        mr = ibv_reg_mr_iova(pd, address, length, iova, access);
-        code = errno;
+    if (reserve(regions, length, error)) {
+        int code = ENOMEM;
+        if ((unsigned)g_atomic_int_get(&regions->n) <= limits->max_mr) {
+            mr = ibv_reg_mr_iova(pd, address, length, iova, access);
+            code = errno;
+        }
+        if (mr != NULL)
+            return mr;
+        explain(code, regions, pd, limits, length, error);
     }
-    if (mr != NULL)
-        return mr;
-    explain(code, regions, pd, limits, length, error);
-    g_atomic_int_add(&regions->n, -1);
+    give_back(regions, length);
     return NULL;
 }
 
 gboolean rm_verbs_region_free(RmVerbsRegions *regions, struct ibv_mr *mr)
 {
+    uint64_t length = mr->length;
     if (ibv_dereg_mr(mr) != 0)
         return FALSE;
-    g_atomic_int_add(&regions->n, -1);
+    give_back(regions, length);
     return TRUE;
 }

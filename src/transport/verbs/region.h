@@ -7,12 +7,14 @@
 /* The memory regions of one session on its device. The device's own limit counts those of all processes, so a
  * count within it is no promise. */
 typedef struct {
-    unsigned n; /* atomic */
+    unsigned n;     /* atomic */
+    uint64_t bytes; /* atomic: the sum of their lengths, as the limit of locked memory counts them */
+    uint64_t most;  /* of bytes; 0: no bound. Immutable once registering has begun */
 } RmVerbsRegions;
 
 /* Registers [address, address + length) so that it is named by [iova, …) on the wire: `access` as for
- * ibv_reg_mr(). `length` is at most limits->max_mr_size. NULL with reason privilege (locked memory),
- * memory-short or transport. */
+ * ibv_reg_mr(). `length` is at most limits->max_mr_size. NULL with reason privilege (locked memory, or the
+ * bound of `regions`), memory-short or transport. */
 struct ibv_mr *rm_verbs_region_new(RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
                                    uint8_t *address, uint64_t length, uint64_t iova, int access,
                                    GError **error);

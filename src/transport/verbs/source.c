@@ -15,9 +15,11 @@
 #include "memory/chunk.h"
 #include "transport/block-table.h"
 #include "transport/tcp/wire.h"
+#include "transport/verbs/bound.h"
 #include "transport/verbs/connect.h"
 #include "transport/verbs/events.h"
 #include "transport/verbs/origin.h"
+#include "transport/window.h"
 
 #include <errno.h>
 #include <sys/eventfd.h>
@@ -25,6 +27,7 @@
 
 typedef struct {
     RmVerbsWriter writer;
+    RmVerbsWindow window; /* the sender thread's own but for what has its lock */
     gboolean connected;
     uint32_t next_round; /* the sender thread's own */
 } Channel;
@@ -40,6 +43,7 @@ typedef struct {
     uint64_t **written;      /* as origins, then by chunk, its channel's thread's own: what to wait for before
                                 the next write into it; NULL unless writes into a chunk are serialised */
     uint64_t chunk_size;
+    uint64_t max_pinned; /* 0: no bound */
     gboolean copy;
     unsigned n_channels;
     Channel *channels;
@@ -106,6 +110,24 @@ static void on_cancelled(GCancellable *cancellable, Source *source)
                          "cancelled while connecting the data channels");
 }
 
+/* Rings first: a window has to leave room for them, whether or not anything is copied. */
+static gboolean open_windows(Source *source, const RmTxParams *params, GError **error)
+{
+    const uint64_t own = params->channels * (RM_VERBS_MESSAGE_BYTES + RM_VERBS_SMALL_RING_BYTES);
+    if (source->max_pinned == 0)
+        return TRUE;
+    source->regions.most = source->max_pinned - own;
+    for (unsigned i = 0; i < params->channels; i++) {
+        Channel *channel = &source->channels[i];
+        channel->writer.ring_most = RM_VERBS_SMALL_RING_BYTES;
+        if (rm_verbs_writer_make_ring(&channel->writer) < 0)
+            return rm_failure_get(&source->shared.failure, error);
+        channel->window.limit =
+            rm_window_part(source->regions.most, params->blocks, params->chunk_size, params->channels, i);
+    }
+    return TRUE;
+}
+
 static void add_origin(Source *source, unsigned index, const RmBlock *block)
 {
     source->origins[index] = rm_verbs_origin_new(block, source->chunk_size);
@@ -126,11 +148,14 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
         source->written = g_new0(uint64_t *, source->blocks->capacity);
     for (guint i = 0; i < params->blocks->len; i++)
         add_origin(source, i, params->blocks->pdata[i]);
-    source->copy = params->copy;
     source->shared.timeout_ms = params->timeout_ms;
     source->channels = g_new0(Channel, params->channels);
     source->n_channels = params->channels;
+    for (unsigned i = 0; i < params->channels; i++)
+        rm_verbs_window_init(&source->channels[i].window);
 
+    if (!rm_verbs_bound_source(params, &source->max_pinned, &source->copy, error))
+        return FALSE;
     if (source->shared.wake_fd < 0)
         return rm_fail(error, RM_REASON_INTERNAL, "no event descriptor for the data channels");
     if (!rm_verbs_events_open(&source->events, error))
@@ -138,7 +163,7 @@ static gboolean source_connect(RmTx *tx, const RmTxParams *params, GCancellable 
     gulong handler = 0;
     if (cancellable != NULL)
         handler = g_cancellable_connect(cancellable, G_CALLBACK(on_cancelled), source, NULL);
-    gboolean ok = connect_all(source, params, error);
+    gboolean ok = connect_all(source, params, error) && open_windows(source, params, error);
     g_cancellable_disconnect(cancellable, handler);
     return ok && rm_verbs_events_start(&source->events, handle_event, source, error);
 }
@@ -182,26 +207,57 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
     return &source->channels[index];
 }
 
-/* Where to read the chunk from: a registration, or NULL for copies. */
-static struct ibv_mr *local_region(Source *source, Channel *channel, uint32_t block, uint64_t chunk)
+static void tell(Source *source, const GError *problem)
 {
-    g_autoptr(GError) problem = NULL;
-    if (source->copy)
-        return NULL;
-    struct ibv_mr *mr =
-        rm_verbs_origin_mr(source->origins[block], chunk, channel->next_round, &source->regions,
-                           channel->writer.qp.pd, &channel->writer.qp.limits, &problem);
-    if (problem != NULL && !g_atomic_int_get(&source->told)) {
-        g_atomic_int_set(&source->told, TRUE);
-        g_warning("%s. Guest memory is copied before it is sent, which costs time", problem->message);
-    }
-    return mr;
+    if (problem == NULL || g_atomic_int_get(&source->told))
+        return;
+    g_atomic_int_set(&source->told, TRUE);
+    g_warning("%s. Guest memory is copied before it is sent, which costs time", problem->message);
 }
 
-static int write_run(Source *source, Channel *channel, unsigned index, uint32_t block_index, const RmRun *run,
-                     const struct ibv_mr *mr)
+static int source_prepare(RmTx *tx, unsigned index, uint32_t block, const RmExtent *extents, unsigned n)
+{
+    Source *source = source_of(tx);
+    int code;
+    Channel *channel = get_channel(source, index, &code);
+    if (channel == NULL)
+        return code;
+    g_autoptr(GError) problem = NULL;
+    for (unsigned i = 0; i < n && code == 0 && !source->copy; i++)
+        code = rm_verbs_origin_prepare(source->origins[block], extents[i].start, extents[i].end,
+                                       channel->next_round, &channel->window, &source->regions,
+                                       &channel->writer, &problem);
+    tell(source, problem);
+    return code;
+}
+
+static uint64_t source_window(RmTx *tx, unsigned index)
+{
+    Source *source = source_of(tx);
+    return source->copy ? 0 : source->channels[index].window.limit;
+}
+
+static int source_release(RmTx *tx, unsigned index, uint32_t block, const RmExtent *extents, unsigned n)
+{
+    Source *source = source_of(tx);
+    for (unsigned i = 0; i < n; i++)
+        rm_verbs_origin_forget(source->origins[block], extents[i].start, extents[i].end);
+    return rm_failure_code(&source->shared.failure);
+}
+
+static int source_mark(RmTx *tx, unsigned index, uint32_t *ret_mark)
+{
+    int code;
+    Channel *channel = get_channel(source_of(tx), index, &code);
+    return channel != NULL ? rm_verbs_writer_mark(&channel->writer, ret_mark) : code;
+}
+
+/* Through the registrations of both sides where there are, else as a copy. */
+static int write_run(Source *source, Channel *channel, unsigned index, uint32_t block_index, const RmRun *run)
 {
     const RmBlock *block = rm_block_table_get(source->blocks, block_index);
+    RmVerbsOrigin *origin = source->origins[block_index];
+    RmVerbsWriter *writer = &channel->writer;
     uint64_t offset = run->offset, end = run->offset + run->length;
     uint64_t *written =
         source->written != NULL ? &source->written[block_index][offset / source->chunk_size] : NULL;
@@ -212,15 +268,19 @@ static int write_run(Source *source, Channel *channel, unsigned index, uint32_t 
     }
     while (offset < end) {
         RmRegion region;
-        if (!rm_verbs_origin_find(source->origins[block_index], offset, &region))
+        uint64_t until;
+        if (!rm_verbs_origin_find(origin, offset, &region))
             return misuse(source, index, "the destination has not registered it");
-        uint64_t length = MIN(end, region.offset + region.length) - offset;
-        int code = mr != NULL ? rm_verbs_writer_write(&channel->writer, block->map + offset, mr->lkey, offset,
-                                                      region.key, length)
-                              : rm_verbs_writer_copy(&channel->writer, block, offset, region.key, length);
+        until = MIN(end, region.offset + region.length);
+        RmVerbsPiece *piece = rm_verbs_origin_piece(origin, offset, until, &until);
+        int code = piece != NULL ? rm_verbs_writer_write(writer, block->map + offset, piece->mr->lkey, offset,
+                                                         region.key, until - offset)
+                                 : rm_verbs_writer_copy(writer, block, offset, region.key, until - offset);
         if (code < 0)
             return code;
-        offset += length;
+        if (piece != NULL)
+            piece->last_request = rm_verbs_writer_number(writer);
+        offset = until;
     }
     if (written != NULL)
         *written = rm_verbs_writer_number(&channel->writer);
@@ -240,10 +300,8 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block, const RmRun *ru
     if (problem != NULL)
         return misuse(source, index, problem);
     code = rm_verbs_writer_reap(&channel->writer);
-    const struct ibv_mr *mr =
-        code == 0 ? local_region(source, channel, block, runs[0].offset / source->chunk_size) : NULL;
     for (unsigned i = 0; i < n && code == 0; i++)
-        code = write_run(source, channel, index, block, &runs[i], mr);
+        code = write_run(source, channel, index, block, &runs[i]);
     return code == 0 ? rm_verbs_writer_flush(&channel->writer) : code;
 }
 
@@ -284,6 +342,7 @@ static void source_free(RmTx *tx)
     for (unsigned i = 0; source->blocks != NULL && i < source->blocks->count; i++)
         rm_verbs_origin_free(source->origins[i], &source->regions);
     for (unsigned i = 0; i < source->n_channels; i++) {
+        rm_verbs_window_clear(&source->channels[i].window);
         rm_verbs_writer_clear(&source->channels[i].writer);
         rm_verbs_qp_clear(&source->channels[i].writer.qp);
     }
@@ -304,6 +363,10 @@ static const RmTxOps source_ops = {
     .connect = source_connect,
     .add_block = source_add_block,
     .registered = source_registered,
+    .prepare = source_prepare,
+    .window = source_window,
+    .release = source_release,
+    .mark = source_mark,
     .post = source_post,
     .end_round = source_end_round,
     .abort = source_abort,

@@ -9,25 +9,21 @@
 #include "transport/verbs/target.h"
 
 #include "common/bitmap.h"
+#include "common/reason.h"
 #include "memory/chunk.h"
 #include "memory/zero.h"
 
 #define N_LOCKS 16
 #define PAGES_PER_LOOK 256 /* between two looks at the clock */
 
-typedef struct {
-    uint64_t offset; /* in the block, as is end */
-    uint64_t end;
-    struct ibv_mr *mr;
-} Piece;
-
 struct RmVerbsTarget {
     RmBlock *block;
     uint64_t chunk_size;
     uint64_t n_chunks;
     GMutex locks[N_LOCKS];
-    GArray **chunks; /* lock of the chunk: of Piece, sorted, not overlapping; NULL while there are none */
-    RmBitmap *asked; /* lock of the chunk: pages that somebody announced to write */
+    GArray **chunks;    /* lock of the chunk: its pieces; NULL while there are none */
+    RmBitmap *asked;    /* lock of the chunk: pages that somebody announced to write */
+    uint8_t *populated; /* lock of the chunk: by granule, whether it has ever been registered */
 };
 
 RmVerbsTarget *rm_verbs_target_new(RmBlock *block, uint64_t chunk_size)
@@ -38,6 +34,7 @@ RmVerbsTarget *rm_verbs_target_new(RmBlock *block, uint64_t chunk_size)
     target->n_chunks = rm_chunk_count(block, chunk_size);
     target->chunks = g_new0(GArray *, target->n_chunks);
     target->asked = rm_bitmap_new(rm_block_pages(block));
+    target->populated = g_new0(uint8_t, rm_chunk_count(block, RM_CHUNK_MIN));
     for (unsigned i = 0; i < N_LOCKS; i++)
         g_mutex_init(&target->locks[i]);
     return target;
@@ -52,6 +49,7 @@ void rm_verbs_target_free(RmVerbsTarget *target)
     for (unsigned i = 0; i < N_LOCKS; i++)
         g_mutex_clear(&target->locks[i]);
     rm_bitmap_free(target->asked);
+    g_free(target->populated);
     g_free(target->chunks);
     g_free(target);
 }
@@ -67,51 +65,28 @@ typedef struct {
     const RmVerbsLimits *limits;
 } Request;
 
-/* Index of the first piece that ends behind `offset`. */
-static unsigned find(const GArray *pieces, uint64_t offset)
-{
-    unsigned low = 0, high = pieces->len;
-    while (low < high) {
-        unsigned middle = (low + high) / 2;
-        if (g_array_index(pieces, Piece, middle).end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The end of what is registered from `start` on without a gap; `start` if it is not. */
-static uint64_t registered_until(const GArray *pieces, uint64_t start)
-{
-    for (unsigned at = find(pieces, start);
-         at < pieces->len && g_array_index(pieces, Piece, at).offset <= start; at++)
-        start = g_array_index(pieces, Piece, at).end;
-    return start;
-}
-
 /* Makes what is not yet of [start, end) writable, in as many regions as the device's limit on their size asks
  * for. An attempt that fails leaves what it has registered, for the next one to go on from. */
 static gboolean register_range(Request *request, uint64_t start, uint64_t end, GError **error)
 {
     const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     RmBlock *block = request->target->block;
-    GArray *pieces = request->pieces;
-    while ((start = registered_until(pieces, start)) < end) {
-        unsigned at = find(pieces, start);
-        uint64_t gap_end = at < pieces->len ? MIN(end, g_array_index(pieces, Piece, at).offset) : end;
-        uint64_t length = MIN(gap_end - start, request->limits->max_mr_size);
-        Piece piece = {start, start + length, NULL};
+    RmExtent gap;
+    while (rm_verbs_pieces_gap(request->pieces, start, end, request->limits->max_mr_size, &gap)) {
+        uint64_t length = gap.end - gap.start;
+        RmVerbsPiece piece = {.offset = gap.start, .end = gap.end};
         /* By itself, since it tells better what was missing than a registration can. */
-        if (!rm_block_populate(block, start, length, error))
+        if (!rm_block_populate(block, gap.start, length, error))
             return FALSE;
-        piece.mr = rm_verbs_region_new(request->regions, request->pd, request->limits, block->map + start,
-                                       length, start, access, error);
+        for (uint64_t at = gap.start; at < gap.end; at = (at / RM_CHUNK_MIN + 1) * RM_CHUNK_MIN)
+            request->target->populated[at / RM_CHUNK_MIN] = TRUE;
+        piece.mr = rm_verbs_region_new(request->regions, request->pd, request->limits, block->map + gap.start,
+                                       length, gap.start, access, error);
         if (piece.mr == NULL) {
             g_prefix_error(error, "RAM block %s: ", block->name);
             return FALSE;
         }
-        g_array_insert_val(pieces, at, piece);
+        rm_verbs_pieces_insert(request->pieces, &piece);
     }
     return TRUE;
 }
@@ -142,9 +117,9 @@ static void answer_regions(const GArray *pieces, const RmExtent *extents, unsign
 {
     unsigned answered = 0; /* pieces before this one have been, in the order of the extents */
     for (unsigned i = 0; i < n; i++) {
-        unsigned at = MAX(find(pieces, extents[i].start), answered);
-        for (; at < pieces->len && g_array_index(pieces, Piece, at).offset < extents[i].end; at++) {
-            const Piece *piece = &g_array_index(pieces, Piece, at);
+        unsigned at = MAX(rm_verbs_pieces_find(pieces, extents[i].start), answered);
+        for (; at < pieces->len && rm_verbs_piece(pieces, at)->offset < extents[i].end; at++) {
+            const RmVerbsPiece *piece = rm_verbs_piece(pieces, at);
             RmRegion region = {piece->offset, piece->end - piece->offset, piece->mr->rkey};
             g_array_append_val(answer, region);
             answered = at + 1;
@@ -163,7 +138,7 @@ gboolean rm_verbs_target_register(RmVerbsTarget *target, uint64_t chunk, const R
                                   GArray *answer, GError **error)
 {
     uint64_t start = chunk * target->chunk_size;
-    uint64_t length = rm_chunk_length(target->block, target->chunk_size, chunk), bytes = 0;
+    uint64_t length = rm_chunk_length(target->block, target->chunk_size, chunk);
     g_autoptr(GArray) sorted = g_array_sized_new(FALSE, FALSE, sizeof(RmExtent), n);
     g_array_append_vals(sorted, wanted, n);
     g_array_sort(sorted, compare_extents);
@@ -172,22 +147,47 @@ gboolean rm_verbs_target_register(RmVerbsTarget *target, uint64_t chunk, const R
     GMutex *lock = &target->locks[chunk % N_LOCKS];
     g_mutex_lock(lock);
     if (target->chunks[chunk] == NULL)
-        target->chunks[chunk] = g_array_new(FALSE, FALSE, sizeof(Piece));
+        target->chunks[chunk] = rm_verbs_pieces_new();
     Request request = {target, target->chunks[chunk], regions, pd, limits};
     for (unsigned i = 0; i < n; i++) {
         uint64_t first = extents[i].start >> RM_PAGE_SHIFT;
         uint64_t end = (extents[i].end + RM_PAGE - 1) >> RM_PAGE_SHIFT;
-        bytes += extents[i].end - extents[i].start;
         if (end > first)
             rm_bitmap_set(target->asked, first, end - first);
     }
-    gboolean ok;
-    if (request.pieces->len == 0 && n > 0 && bytes >= length / 2)
-        ok = register_range(&request, start, start + length, error);
-    else
-        ok = register_granules(&request, start, length, extents, n, error);
+    gboolean ok = register_granules(&request, start, length, extents, n, error);
     if (ok)
         answer_regions(request.pieces, extents, n, answer);
+    g_mutex_unlock(lock);
+    return ok;
+}
+
+/* ---- releasing ---- */
+
+/* Under the chunk's lock. */
+static gboolean release_range(GArray *pieces, uint64_t start, uint64_t end, RmVerbsRegions *regions,
+                              GError **error)
+{
+    unsigned from = rm_verbs_pieces_find(pieces, start), to = from;
+    while (to < pieces->len && rm_verbs_piece(pieces, to)->offset < end)
+        to++;
+    if (from == to)
+        return TRUE;
+    if (rm_verbs_piece(pieces, from)->offset < start || rm_verbs_piece(pieces, to - 1)->end > end)
+        return rm_fail(error, RM_REASON_PROTOCOL, "the source released a part of what it had asked for");
+    return rm_verbs_pieces_drop(pieces, from, to, regions) ||
+           rm_fail(error, RM_REASON_TRANSPORT,
+                   "the RDMA device did not end a registration; look at the kernel log");
+}
+
+gboolean rm_verbs_target_release(RmVerbsTarget *target, uint64_t chunk, const RmExtent *extents, unsigned n,
+                                 RmVerbsRegions *regions, GError **error)
+{
+    GMutex *lock = &target->locks[chunk % N_LOCKS];
+    gboolean ok = TRUE;
+    g_mutex_lock(lock);
+    for (unsigned i = 0; i < n && ok && target->chunks[chunk] != NULL; i++)
+        ok = release_range(target->chunks[chunk], extents[i].start, extents[i].end, regions, error);
     g_mutex_unlock(lock);
     return ok;
 }
@@ -199,12 +199,8 @@ gboolean rm_verbs_target_close(RmVerbsTarget *target, RmVerbsRegions *regions)
     gboolean ok = TRUE;
     for (uint64_t chunk = 0; chunk < target->n_chunks; chunk++) {
         GArray *pieces = target->chunks[chunk];
-        for (unsigned i = 0; pieces != NULL && i < pieces->len; i++) {
-            Piece *piece = &g_array_index(pieces, Piece, i);
-            if (piece->mr != NULL && rm_verbs_region_free(regions, piece->mr))
-                piece->mr = NULL;
-            ok = ok && piece->mr == NULL;
-        }
+        if (pieces != NULL)
+            ok = rm_verbs_pieces_drop(pieces, 0, pieces->len, regions) && ok;
     }
     return ok;
 }
@@ -238,19 +234,15 @@ static uint64_t trim_run(RmBlock *block, uint64_t first, uint64_t end, gint64 de
 uint64_t rm_verbs_target_trim(RmVerbsTarget *target, gint64 deadline_us)
 {
     RmBlock *block = target->block;
-    uint64_t trimmed = 0;
+    uint64_t trimmed = 0, pages = rm_block_pages(block);
     if (block->fd < 0 || block->hugetlb)
         return 0;
-    for (uint64_t chunk = 0; chunk < target->n_chunks; chunk++) {
-        const GArray *pieces = target->chunks[chunk];
-        for (unsigned i = 0; pieces != NULL && i < pieces->len; i++) {
-            const Piece *piece = &g_array_index(pieces, Piece, i);
-            uint64_t end = piece->end >> RM_PAGE_SHIFT;
-            for (uint64_t at = piece->offset >> RM_PAGE_SHIFT, last; at < end; at = last) {
-                at = rm_bitmap_next_clear(target->asked, at, end);
-                last = rm_bitmap_next_set(target->asked, at, end);
-                trimmed += trim_run(block, at, last, deadline_us);
-            }
+    for (uint64_t granule = 0; granule < rm_chunk_count(block, RM_CHUNK_MIN); granule++) {
+        uint64_t at = granule * RM_CHUNK_MIN / RM_PAGE, end = MIN(at + RM_CHUNK_MIN / RM_PAGE, pages);
+        for (uint64_t last; target->populated[granule] && at < end; at = last) {
+            at = rm_bitmap_next_clear(target->asked, at, end);
+            last = rm_bitmap_next_set(target->asked, at, end);
+            trimmed += trim_run(block, at, last, deadline_us);
         }
     }
     return trimmed;

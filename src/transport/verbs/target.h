@@ -6,15 +6,15 @@
  * wire by their byte offset in the block, so that none of our addresses, or the VMM's, is told to anybody,
  * and a key is good for one stretch of one block.
  *
- * Registering populates. So a chunk is registered whole only if at least half of it was asked for, and else
- * by the granules (RM_CHUNK_MIN) that were asked for, neighbours together: until the end the destination
- * holds at most twice what was sent of dense chunks, and a granule more for each stretch of sparse ones. Once
- * the session is over, rm_verbs_target_trim() gives back what was never written.
+ * Registering populates. So only the granules (RM_CHUNK_MIN) that were asked for are registered, neighbours
+ * together, and what is asked for is going to be written: whatever the chunk size, the destination holds no
+ * more than a granule for each granule that was written. Of that rm_verbs_target_trim() gives back what never
+ * was, at the end.
  */
 #pragma once
 
 #include "transport/transport.h"
-#include "transport/verbs/region.h"
+#include "transport/verbs/pieces.h"
 
 typedef struct RmVerbsTarget RmVerbsTarget;
 
@@ -25,6 +25,12 @@ void rm_verbs_target_free(RmVerbsTarget *target);
 gboolean rm_verbs_target_register(RmVerbsTarget *target, uint64_t chunk, const RmExtent *extents, unsigned n,
                                   RmVerbsRegions *regions, struct ibv_pd *pd, const RmVerbsLimits *limits,
                                   GArray *answer, GError **error);
+
+/* RmRxOps.release_chunk(), for a request that has been checked, once nothing that was written into it can be
+ * under way. Any threads. Reasons protocol if it is not as it was asked for, transport if the device refused.
+ */
+gboolean rm_verbs_target_release(RmVerbsTarget *target, uint64_t chunk, const RmExtent *extents, unsigned n,
+                                 RmVerbsRegions *regions, GError **error);
 
 /* Deregisters all; nobody may register any more. FALSE if the device refused one. */
 gboolean rm_verbs_target_close(RmVerbsTarget *target, RmVerbsRegions *regions);

@@ -227,9 +227,13 @@ int rm_verbs_writer_write(RmVerbsWriter *writer, const uint8_t *local, uint32_t 
 
 /* ---- copies ---- */
 
-static int create_ring(RmVerbsWriter *writer)
+int rm_verbs_writer_make_ring(RmVerbsWriter *writer)
 {
     uint64_t bytes = MIN(RING_BYTES, writer->qp.limits.max_mr_size);
+    if (writer->ring_mr != NULL)
+        return 0;
+    if (writer->ring_most != 0)
+        bytes = MIN(bytes, writer->ring_most);
     void *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ring != MAP_FAILED) {
         writer->ring = ring;
@@ -265,7 +269,7 @@ static int reserve(RmVerbsWriter *writer, uint64_t length, uint8_t **ret_space)
 int rm_verbs_writer_copy(RmVerbsWriter *writer, const RmBlock *block, uint64_t offset, uint32_t rkey,
                          uint64_t length)
 {
-    int code = writer->ring_mr == NULL ? create_ring(writer) : 0;
+    int code = rm_verbs_writer_make_ring(writer);
     uint64_t limit = MIN(MIN(RING_PIECE_MAX, writer->qp.limits.max_msg_sz), writer->ring_bytes / 2);
     while (length > 0 && code == 0) {
         uint64_t piece = MIN(length, limit);
@@ -285,7 +289,7 @@ int rm_verbs_writer_copy(RmVerbsWriter *writer, const RmBlock *block, uint64_t o
     return code;
 }
 
-/* ---- the end of a round ---- */
+/* ---- marks ---- */
 
 int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number)
 {
@@ -297,20 +301,39 @@ int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number)
     return code;
 }
 
-int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
+/* Sends a mark from `slot` of the page for messages, which no request in flight reads. */
+static int send_mark(RmVerbsWriter *writer, unsigned slot, uint32_t magic, uint32_t number)
 {
     struct ibv_send_wr *request;
-    /* One mark is in flight at a time: the wait below has seen the last one off. */
-    RmVerbsMark *mark = writer->qp.messages;
-    *mark = (RmVerbsMark){GUINT32_TO_LE(RM_VERBS_MARK_MAGIC), GUINT32_TO_LE(round),
-                          GUINT64_TO_LE(writer->payload)};
+    RmVerbsMark *mark = (RmVerbsMark *)writer->qp.messages + slot;
+    *mark = (RmVerbsMark){GUINT32_TO_LE(magic), GUINT32_TO_LE(number), GUINT64_TO_LE(writer->payload)};
     int code = next_request(writer, &request);
     if (code < 0)
         return code;
     *request->sg_list = (struct ibv_sge){(uintptr_t)mark, sizeof *mark, writer->qp.messages_mr->lkey};
     request->opcode = IBV_WR_SEND;
     __atomic_fetch_add(&writer->shared->wire_bytes, sizeof *mark + writer->overhead, __ATOMIC_RELAXED);
-    return rm_verbs_writer_wait(writer, rm_verbs_writer_number(writer));
+    return rm_verbs_writer_flush(writer);
+}
+
+int rm_verbs_writer_mark(RmVerbsWriter *writer, uint32_t *ret_mark)
+{
+    /* The destination's answer to the last mark may be here before our own completion of it. */
+    int code = rm_verbs_writer_wait(writer, writer->mark_request);
+    if (code == 0)
+        code = send_mark(writer, 1, RM_VERBS_MARK_WITHIN, writer->marks + 1);
+    if (code < 0)
+        return code;
+    writer->mark_request = writer->posted;
+    *ret_mark = ++writer->marks;
+    return 0;
+}
+
+int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round)
+{
+    /* One such mark is in flight at a time: the wait below has seen the last one off. */
+    int code = send_mark(writer, 0, RM_VERBS_MARK_ROUND, round);
+    return code == 0 ? rm_verbs_writer_wait(writer, writer->posted) : code;
 }
 
 /* ---- life ---- */

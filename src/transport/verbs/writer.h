@@ -19,6 +19,8 @@
 #include "transport/verbs/qp.h"
 
 #define RM_VERBS_LIST_MAX 32u /* requests in one list */
+/* The ring of a channel under a window: RM_PINNED_CHANNEL_MIN has room for it. */
+#define RM_VERBS_SMALL_RING_BYTES (UINT64_C(1) << 20)
 
 /* What the channels of one source share. */
 typedef struct {
@@ -47,7 +49,11 @@ typedef struct {
     struct ibv_send_wr requests[RM_VERBS_LIST_MAX];
     struct ibv_sge pieces[RM_VERBS_LIST_MAX];
 
-    uint8_t *ring; /* NULL until the first copy */
+    uint32_t marks;        /* within rounds: sent so far */
+    uint64_t mark_request; /* number of the latest one's request, and one */
+
+    uint64_t ring_most; /* bytes that the ring may have; 0: as many as are useful */
+    uint8_t *ring;      /* NULL until the first copy */
     uint64_t ring_bytes;
     struct ibv_mr *ring_mr;
     uint64_t ring_head, ring_tail; /* bytes since the start; both only rise */
@@ -82,5 +88,9 @@ static inline uint64_t rm_verbs_writer_number(const RmVerbsWriter *writer)
 }
 /* Hands what is pending to the device, and waits until the first `number` requests have completed here. */
 int rm_verbs_writer_wait(RmVerbsWriter *writer, uint64_t number);
+/* Sends a mark behind all writes so far, and does not wait. The destination has answered all earlier ones. */
+int rm_verbs_writer_mark(RmVerbsWriter *writer, uint32_t *ret_mark);
+/* Makes the ring now rather than with the first copy. */
+int rm_verbs_writer_make_ring(RmVerbsWriter *writer);
 /* Sends the mark of the round's end behind all writes, and waits until all of it has completed here. */
 int rm_verbs_writer_end_round(RmVerbsWriter *writer, uint32_t round);

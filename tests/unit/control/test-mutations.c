@@ -21,12 +21,17 @@ static const char *const seeds[] = {
     "},"
     "\"blocks\":[{\"name\":\"pc.ram\",\"size\":8388608,\"page_size\":4096,\"backing\":\"b:0.1:2\"},"
     "{\"name\":\"rom\",\"size\":4096,\"page_size\":4096,\"backing\":\"\"}],\"populated\":8388608,"
-    "\"chunk_size\":1048576,\"channels\":2,\"transports\":[\"tcp\",\"verbs\"],\"dry_run\":false,\"id\":1}",
+    "\"chunk_size\":1048576,\"channels\":2,\"transports\":[\"tcp\",\"verbs\"],\"features\":[\"release\"],"
+    "\"pin\":\"all\","
+    "\"dry_run\":false,\"id\":1}",
     "{\"type\":\"accept\",\"protocol\":1,\"chunk_size\":1048576,\"channels\":2,\"transport\":\"tcp\","
     "\"token\":\"00ff\","
-    "\"boot\":\"x\",\"address\":{\"port\":24780,\"host\":\"::1\"},\"reply\":1}",
+    "\"boot\":\"x\",\"address\":{\"port\":24780,\"host\":\"::1\"},\"features\":[\"release\"],\"window\":"
+    "8388608,"
+    "\"reply\":1}",
     "{\"type\":\"register\",\"block\":0,\"chunks\":[[0,0,256],[7,1792,1793,1800,2048]],\"id\":"
     "18446744073709551615}",
+    "{\"type\":\"release\",\"block\":0,\"chunks\":[[0,0,256],[2,512,768]],\"mark\":7,\"id\":3}",
     "{\"type\":\"round-end\",\"round\":1,\"more\":true,\"zero\":[0,0,1,0,2047,1,1,0,1],\"id\":2}",
     "{\"type\":\"verify\",\"digests\":[0,0,\"00112233445566778899aabbccddeeff\",1,0,"
     "\"ffeeddccbbaa99887766554433221100\"]}",
@@ -120,9 +125,17 @@ static void decode(json_object *message)
     g_autoptr(RmHello) hello = rm_hello_decode(message, NULL);
     g_autoptr(RmAccept) accept = rm_accept_decode(message, NULL);
     g_autoptr(RmRegister) request = rm_register_decode(message, blocks, CHUNK_SIZE, NULL);
+    uint32_t mark = 0;
+    g_autoptr(RmRegister) release = rm_release_decode(message, blocks, CHUNK_SIZE, 2, &mark, NULL);
+    g_assert_cmpint(release != NULL, ==, mark > 0);
+    for (guint i = 0; release != NULL && i < release->chunks->len; i++) {
+        const RmRegisterChunk *one = release->chunks->pdata[0], *other = release->chunks->pdata[i];
+        g_assert_cmpuint(one->chunk % 2, ==, other->chunk % 2); /* one channel's */
+    }
     g_autoptr(RmRoundEnd) end = rm_round_end_decode(message, blocks, NULL);
     g_autoptr(GArray) digests = rm_verify_decode(message, blocks, CHUNK_SIZE, NULL);
-    decoded += hello != NULL || accept != NULL || request != NULL || end != NULL || digests != NULL;
+    decoded += hello != NULL || accept != NULL || request != NULL || release != NULL || end != NULL ||
+               digests != NULL;
 
     for (guint i = 0; request != NULL && i < request->chunks->len; i++) {
         const RmRegisterChunk *chunk = request->chunks->pdata[i];

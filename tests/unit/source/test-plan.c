@@ -20,7 +20,7 @@ static Rig *rig_new(void)
     Rig *rig = g_new0(Rig, 1);
     rig->block = rm_block_new("ram", 8 * MIB);
     rig->block->map = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    rig->state = rm_send_state_new(rig->block, TRUE, NULL);
+    rig->state = rm_send_state_new(rig->block, TRUE, FALSE, NULL);
     rig->pages = rm_bitmap_new(8 * MIB / RM_PAGE);
     rig->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
     return rig;
@@ -43,7 +43,10 @@ static void dirty(Rig *rig, uint64_t page, uint64_t count, int value)
 
 static RmPlan *plan(Rig *rig, uint64_t chunk, uint64_t chunk_size, uint64_t max_run)
 {
-    return rm_plan_new(rig->state, 0, chunk, chunk_size, rig->pages, max_run, rig->zeroes);
+    RmExtent range = {chunk * chunk_size, (chunk + 1) * chunk_size};
+    RmPlan *p = rm_plan_new(rig->state, 0, chunk, range, rig->pages, max_run, rig->zeroes);
+    rm_plan_ask(p, rig->state);
+    return p;
 }
 
 static void test_runs(void)
@@ -117,6 +120,34 @@ static void test_extents_are_bounded(void)
     rig_free(rig);
 }
 
+/* Many runs in every other granule: what is asked for are these granules, and no other one is covered. */
+static void test_asks_for_granules(void)
+{
+    Rig *rig = rig_new();
+    for (uint64_t granule = 0; granule < 8; granule += 2)
+        for (uint64_t page = 0; page < 256; page += 2)
+            dirty(rig, granule * 256 + page, 1, 1);
+    RmPlan *p = rm_plan_new(rig->state, 0, 0, (RmExtent){0, 8 * MIB}, rig->pages, MIB, rig->zeroes);
+    g_assert_cmpuint(p->touched, ==, 4 * MIB);
+    g_assert_cmpuint(rm_plan_need(p, rig->state), ==, 4 * MIB);
+    rm_plan_ask(p, rig->state);
+    g_assert_cmpuint(rm_plan_need(p, rig->state), ==, 0);
+    g_assert_cmpuint(p->asked->len, ==, 4);
+    for (guint i = 0; i < p->asked->len; i++) {
+        const RmExtent *asked = &g_array_index(p->asked, RmExtent, i);
+        g_assert_cmpuint(asked->start, ==, 2 * i * MIB);
+        g_assert_cmpuint(asked->end, ==, (2 * i + 1) * MIB);
+    }
+    g_assert_cmpuint(p->extents->len, <=, RM_PLAN_EXTENTS_MAX);
+    for (guint i = 0; i < p->extents->len; i++) {
+        const RmExtent *extent = &g_array_index(p->extents, RmExtent, i);
+        g_assert_cmpuint(extent->start / MIB % 2, ==, 0);
+        g_assert_cmpuint(extent->start / MIB, ==, (extent->end - 1) / MIB);
+    }
+    rm_plan_free(p);
+    rig_free(rig);
+}
+
 /* The bytes sent don't depend on the chunk size. */
 static void test_chunk_size(void)
 {
@@ -145,6 +176,7 @@ int main(int argc, char **argv)
     g_test_add_func("/plan/asks-once", test_asks_once);
     g_test_add_func("/plan/zeroes", test_zeroes_ask_for_nothing);
     g_test_add_func("/plan/bounded", test_extents_are_bounded);
+    g_test_add_func("/plan/granules", test_asks_for_granules);
     g_test_add_func("/plan/chunk-size", test_chunk_size);
     return g_test_run();
 }

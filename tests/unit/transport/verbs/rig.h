@@ -20,7 +20,10 @@ typedef struct {
     uint64_t chunk_size;
     unsigned timeout_ms;
     gboolean copy;
-    gboolean sparse; /* the source's blocks begin as holes */
+    uint64_t max_pinned_from, max_pinned_to; /* 0: no bound */
+    gboolean pin_all;
+    gboolean no_release; /* a source that can't */
+    gboolean sparse;     /* the source's blocks begin as holes */
     gboolean serialise;
     RmPacketOptions source, destination;
     const char *device; /* the source's wish */
@@ -96,7 +99,10 @@ static inline gboolean rig_start(Rig *rig, GError **error)
                          .chunk_size = rig->params.chunk_size,
                          .timeout_ms = rig->params.timeout_ms,
                          .packets = rig->params.destination,
-                         .gid_index = -1};
+                         .gid_index = -1,
+                         .max_pinned = rig->params.max_pinned_to,
+                         .pin_all = rig->params.pin_all,
+                         .releases = !rig->params.no_release};
     memcpy(params.token, rig->token, sizeof params.token);
     rig->rx = rm_transport_rdma.rx_new();
     return rig->rx->ops->start(rig->rx, &params, error);
@@ -117,7 +123,9 @@ static inline gboolean rig_connect_as(Rig *rig, const uint8_t token[RM_TOKEN_BYT
                          .packets = rig->params.source,
                          .serialise = rig->params.serialise,
                          .copy = rig->params.copy,
-                         .timeout_ms = rig->params.timeout_ms};
+                         .timeout_ms = rig->params.timeout_ms,
+                         .max_pinned = rig->params.max_pinned_from,
+                         .pin_all = rig->params.pin_all};
     memcpy(params.token, token, sizeof params.token);
     *ret_tx = rm_transport_rdma.tx_new();
     gboolean ok = (*ret_tx)->ops->connect(*ret_tx, &params, cancellable, error);
@@ -194,13 +202,25 @@ static inline int rig_post(Rig *rig, uint32_t block, const RmRun *runs, unsigned
     return rig->tx->ops->post(rig->tx, rig_channel(rig, block, runs[0].offset), block, runs, n);
 }
 
-/* Registers and posts; both must do. */
+/* Prepares the source's memory, as the sender does: whole granules. */
+static inline int rig_prepare(Rig *rig, uint32_t block, const RmRun *runs, unsigned n)
+{
+    g_autofree RmExtent *extents = g_new(RmExtent, n);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t end = runs[i].offset + runs[i].length + RM_CHUNK_MIN - 1;
+        extents[i] = (RmExtent){runs[i].offset - runs[i].offset % RM_CHUNK_MIN,
+                                MIN(end - end % RM_CHUNK_MIN, ((RmBlock *)rig->from->pdata[block])->size)};
+    }
+    return rig->tx->ops->prepare(rig->tx, rig_channel(rig, block, runs[0].offset), block, extents, n);
+}
+
+/* Registers at both ends and posts; all must do. */
 static inline void rig_write(Rig *rig, uint32_t block, const RmRun *runs, unsigned n)
 {
     g_autoptr(GError) error = NULL;
     rig_register(rig, block, runs, n, &error);
     g_assert_no_error(error);
-    if (rig_post(rig, block, runs, n) < 0)
+    if (rig_prepare(rig, block, runs, n) < 0 || rig_post(rig, block, runs, n) < 0)
         rig->tx->ops->error(rig->tx, &error);
     g_assert_no_error(error);
 }
