@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sessions that are broken off at each step that a journal records, daemons that come again, and `rdmamig resolve`: the
 guest counts on at exactly one place, and everybody says which. The two hosts are two state folders."""
+import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -55,11 +57,11 @@ class Broken(Case):
         return next((self.here / "journal" / "source").iterdir()).name
 
     def kill_all(self, *processes):
-        """Daemons (and other processes), with whoever else looks after the session: all that hold its journal."""
+        """Daemons (and other processes), with whoever else looks after the session: all that hold its journal. All of
+        these are stopped first, so that none acts on another's death."""
         sides = {self.sent: self.here, self.daemon: self.there}
         journals = tuple(f"{sides[process]}/journal/" for process in processes if process in sides)
-        for process in processes:
-            process.kill()
+        holders = []  # descriptors: a number may be another's soon
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit() or int(folder.name) == os.getpid():
                 continue
@@ -68,7 +70,15 @@ class Broken(Case):
             except OSError:
                 continue
             if any(link.startswith(journals) for link in links):
-                os.kill(int(folder.name), signal.SIGKILL)
+                holders.append(os.pidfd_open(int(folder.name)))
+                signal.pidfd_send_signal(holders[-1], signal.SIGSTOP)
+        for process in processes:
+            process.kill()
+        for holder in holders:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(holder, signal.SIGKILL)
+            wait_until(lambda: select.select([holder], [], [], 0)[0], "a daemon or guardian has ended")
+            os.close(holder)
         if len(journals) == 2:  # as a reboot does
             self.wipe_run()
 
