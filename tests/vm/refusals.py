@@ -97,15 +97,14 @@ class Refusals(RefusalCase):
                             "--chunk-size", "4M")
         self.assertEqual(send.events[-1]["reason"], "chunk-size")
         self.assertRegex(daemon.output(), rf"refused: .*{4 * MIB} .*{16 * MIB} ")
+        daemon.kill()
         for options, words in ((["nosuch0"], ["--rdma-device nosuch0", "ibv_devices"]),
                                ([f"{name}:77"], [f"--rdma-device {name}", "no such port", "ibv_devinfo"]),
                                ([device, "--gid-index", "250"], [f"--rdma-device {name}", "GID index", "ibv_devinfo"])):
-            self.attempt(source, daemon, lib.REFUSED, words, "--rdma-device", *options)
-            daemon.kill()
-            # The same at the destination. It is refused there, so the source tells it as it came.
-            daemon = self.daemon(target, "--rdma-device", *options)
-            self.attempt(source, daemon, lib.REFUSED, words, *DEVICE)
-        daemon.kill()
+            for here, there in ((options, []), ([], options)):
+                daemon = self.daemon(target, *(["--rdma-device", *there] if there else DEVICE))
+                self.attempt(source, daemon, lib.REFUSED, words, *(["--rdma-device", *here] if here else DEVICE))
+                daemon.kill()
 
         daemon = self.daemon(target, "--max-chunk-size", "2M", "--rdma-device", device)
         index = min(index for index, gid in port_files("gids/*").items()
