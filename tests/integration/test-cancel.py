@@ -24,6 +24,8 @@ HOLDS = {
     "preflight": {"swallow": "accept"},
     "attaching": {"swallow": "registered", "options": ("--pin", "all")},
     "precopy": {"options": ("--max-bandwidth", "5M")},
+    "registering": {"swallow": "registered", "state": "precopy"},
+    "round_end": {"swallow": "round-end-ok", "state": "precopy"},
     "switchover": {"swallow": "state-ok"},
     "loading": {"swallow": "prepared", "state": "switchover"},
     "prepared": {"fault": "switchover-prepared=1500"},
