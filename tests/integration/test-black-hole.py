@@ -5,6 +5,7 @@
 This program runs in a network namespace of its own, and the daemons with it; each source is in another one, behind a veth
 pair. Packets are dropped where they arrive, so that whoever sends them learns nothing. What is documented: a peer is given up
 after 10 s of silence, and a second more (docs/protocol.md). The times are printed; what is asserted is BOUND, with patience.
+RDMAMIG_MATRIX=full adds two cases.
 """
 import ctypes
 import os
@@ -268,6 +269,9 @@ def own_network():
         raise OSError(ctypes.get_errno(), "unshare")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
+
+if os.environ.get("RDMAMIG_MATRIX") != "full":  # the default run has enough to wait for
+    del BlackHole.test_running_swallowed, BlackHole.test_cancelled_meanwhile
 
 if __name__ == "__main__":
     if os.geteuid() == 0:
