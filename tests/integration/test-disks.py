@@ -32,7 +32,9 @@ class LockWatch:
     """How many open files hold the writer's lock of an image, over and over."""
 
     def __init__(self, case, path):
-        self.inode, self.most, self.none_seen, self.end = path.stat().st_ino, 0, False, threading.Event()
+        info = path.stat()
+        self.file = f"{os.major(info.st_dev):02x}:{os.minor(info.st_dev):02x}:{info.st_ino}"
+        self.most, self.none_seen, self.end = 0, False, threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
         self.thread.start()
         case.addCleanup(self.stop)
@@ -44,7 +46,7 @@ class LockWatch:
     def writers(self):
         count = 0
         for fields in (line.split() for line in open("/proc/locks")):
-            if len(fields) == 8 and fields[5].endswith(f":{self.inode}"):
+            if len(fields) == 8 and fields[5] == self.file:
                 last = WRITER_LOCK if fields[7] == "EOF" else int(fields[7])
                 count += int(fields[6]) <= WRITER_LOCK <= last
         return count
