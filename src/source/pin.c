@@ -10,6 +10,7 @@
 
 #define PIN_THREADS_MAX 8
 #define PIN_ASKS_IN_FLIGHT 8 /* keeps the far end's registration threads busy */
+#define WAIT_PIECE_MS 100    /* between two looks at the session while waiting */
 #define TELL_EVERY_US (5 * G_USEC_PER_SEC)
 
 typedef struct {
@@ -66,6 +67,13 @@ static RmRegister *whole_chunks(Pinning *pinning, uint32_t index, uint64_t *chun
 static gboolean take_oldest(Pinning *pinning, GQueue *asked, GError **error)
 {
     g_autofree Asked *oldest = g_queue_pop_head(asked);
+    int64_t deadline = g_get_monotonic_time() + RM_ASK_TIMEOUT_MS * 1000;
+    /* Registering a batch may take a while: a cancel, or the guest's end, is not to wait for it. */
+    while (!rm_control_wait(pinning->sender->params.control, oldest->ask.id, WAIT_PIECE_MS) &&
+           g_get_monotonic_time() < deadline) {
+        if (!go_on(pinning, error))
+            return FALSE;
+    }
     pinning->there += oldest->bytes;
     return rm_sending_finish_ask(pinning->sender, &oldest->ask, error);
 }

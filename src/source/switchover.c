@@ -253,6 +253,7 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
                   rm_record(session, RM_STATE_SWITCHOVER, RM_STATE_PREPARED, error);
     if (ok) {
         rm_session_set_state(session, RM_STATE_PREPARED);
+        rm_fault_pause("switchover-prepared");
         ok = check_still_ours(session, error);
     }
     if (ok) {

@@ -14,12 +14,14 @@
  *   ZERO   fills `first` to `last` with zeroes, once, and clears SWEEP and ZERO.
  *   DISK   keeps `depth` reads of random 4 KiB of a virtio-blk disk in flight into random pages from `disk_first` to
  *          `disk_last`. The processor never touches these pages: only the device writes them. A bad read prints '?'.
+ *   DISK | WRITE   writes instead, with `depth` 1: write number n puts n into the first and last dword of page n % 64 of
+ *          the disk, so that the disk tells which of the writes that were completed (`reads`) it has.
  *   POWEROFF, RESET   what they say, by ACPI as SeaBIOS sets it up on QEMU's `pc`, and by the keyboard controller.
  * With none of them it sleeps, and prints a letter every 10 ms. `pace` is the number of 10 ms ticks to sleep in a turn;
  * with 0 a busy guest is busy all the time. With DISK alone, a turn's letter appears after each `batch` reads.
  *
  * Memory: 0x7c00 this image; stack below; 0x9000 interrupt table; 0x10000 page directory; 0x20000 virtio ring;
- * 0x30000 request headers; 0x31000 request status bytes; 0x100000 on: windows.
+ * 0x30000 request headers; 0x31000 request status bytes; 0x32000 page to be written; 0x100000 on: windows.
  */
 
 #define COM1 0x3f8
@@ -28,6 +30,7 @@
 #define RING 0x20000
 #define HEADERS 0x30000
 #define STATUSES 0x31000
+#define WRITTEN 0x32000
 #define HIGH_WINDOW 0x80000000
 #define DEPTH_MAX 32
 
@@ -37,6 +40,7 @@
 #define DISK 8
 #define POWEROFF 16
 #define RESET 32
+#define WRITE 64
 
         .code16
         .globl _start
@@ -450,6 +454,19 @@ submit:
         movl    %eax, 32(%edi)
         movl    $1, 40(%edi)
         movl    $2, 44(%edi)            /* device writes; no next */
+        testl   $WRITE, mode
+        jz      1f
+        movl    $1, (%esi)              /* type: out */
+        incl    writes
+        movl    writes, %eax
+        movl    %eax, WRITTEN
+        movl    %eax, WRITTEN + 4092
+        andl    $63, %eax
+        shll    $3, %eax
+        movl    %eax, 8(%esi)
+        movl    $WRITTEN, 16(%edi)
+        movw    $1, 28(%edi)            /* next; device reads */
+1:
         movl    avail, %esi
         movzwl  2(%esi), %eax
         movl    queue_size, %ecx
@@ -499,6 +516,7 @@ expected:       .long 0
 marked:         .long 0
 seed:           .long 0x2545f491
 disk_port:      .long 0
+writes:         .long 0
 disk_pages:     .long 0
 queue_size:     .long 0
 avail:          .long 0

@@ -55,8 +55,7 @@ PARAMETERS = {"mode": 0x0C, "first": 0x10, "last": 0x14, "pace": 0x18, "high_fir
               "disk_first": 0x24, "disk_last": 0x28, "depth": 0x2C, "batch": 0x30,
               "sweeps": 0x34, "reads": 0x38, "faults": 0x3C}
 LOADED_AT = 0x7C00
-SWEEP, HIGH, ZERO, DISK, POWEROFF, RESET = 1, 2, 4, 8, 16, 32
-HUGE_POOL = Path("/proc/sys/vm/nr_hugepages")
+SWEEP, HIGH, ZERO, DISK, POWEROFF, RESET, WRITE = 1, 2, 4, 8, 16, 32, 64
 LETTERS = "BCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

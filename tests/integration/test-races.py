@@ -110,6 +110,55 @@ class Several(Case):
         self.move(source, target, Daemon(self, "--qmp-dir", folder))
 
 
+class OneAfterTheOther(Case):
+    GUESTS, WARM = 20, 6
+
+    def holds(self, daemon):
+        """What the daemon holds of the host: descriptors, mappings, tasks, children, memory in KiB."""
+        proc = Path(f"/proc/{daemon.pid}")
+        children = [path for path in Path("/proc").glob("[0-9]*") if self.parent(path) == daemon.pid]
+        status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
+        return {"descriptors": len(os.listdir(proc / "fd")), "tasks": len(os.listdir(proc / "task")), "children": len(children),
+                "mappings": len((proc / "maps").read_text().splitlines()), "memory": int(status["VmRSS"].split()[0]),
+                "run": sorted(os.listdir(self.env["RDMAMIG_RUN_DIR"]))}
+
+    @staticmethod
+    def parent(path):
+        try:
+            return int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            return 0
+
+    def test_guests(self):
+        """Twenty, into one daemon: it holds no more in the end than when it was warm."""
+        folder = self.folder / "sockets"
+        folder.mkdir()
+        daemon, after = Daemon(self, "--qmp-dir", folder), []
+        for n in range(self.GUESTS):
+            self.version = ("7.2", "10.0")[n % 2]
+            source, target = (Qemu(self, name, incoming=name == "target", rams=(32,), guest={"last": 3 * MIB, "pace": 1},
+                                   guest_name=f"guest-{n}") for name in ("source", "target"))
+            (folder / target.path.name).symlink_to(target.path)
+            source.wait_letters()
+            self.send(source, daemon)
+            target.assert_runs()
+            self.assert_counted_on(source, target)
+            target.kill()
+            (folder / target.path.name).unlink()
+            wait_until(lambda: len(os.listdir(f"/proc/{daemon.pid}/task")) <= (after or [{"tasks": 8}])[-1]["tasks"],
+                       "the session's threads end")
+            time.sleep(0.1)
+            after.append(self.holds(daemon))
+        for key in ("descriptors", "mappings", "tasks", "children", "memory"):
+            print(f"# {key}: {[held[key] for held in after]}")
+        warm, last = after[self.WARM - 1], after[-1]
+        for key in ("descriptors", "tasks", "children", "run"):
+            self.assertEqual(last[key], warm[key], key)
+        self.assertLessEqual(last["mappings"], warm["mappings"] + 4)  # of the allocator's; a guest's would be one or more each
+        self.assertLess(last["memory"], warm["memory"] + 4096)  # a guest's would be 32 MiB each
+        self.assertEqual(last["run"], [])
+
+
 @each_qemu("7.2", "10.0")
 class Changing(Case):
     """Somebody changes the guest, by a QMP socket of his own, during pre-copy."""

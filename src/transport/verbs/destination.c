@@ -18,7 +18,6 @@
 #include "transport/verbs/destination.h"
 
 #include "common/fault.h"
-#include "common/size.h"
 #include "memory/chunk.h"
 #include "transport/barrier.h"
 #include "transport/block-table.h"
