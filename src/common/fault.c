@@ -3,6 +3,9 @@
 #include "common/fault.h"
 
 #if RM_FAULTS
+#define HELD_MOST_MS 60000
+#define LOOK_MS 10
+
 static GHashTable *load(void)
 {
     static gsize once;
@@ -31,10 +34,19 @@ const char *rm_fault_value(const char *name)
     return g_hash_table_lookup(load(), name);
 }
 
+unsigned rm_fault_number(const char *name, unsigned usual)
+{
+    const char *value = rm_fault_value(name);
+    return value != NULL ? (unsigned)g_ascii_strtoull(value, NULL, 10) : usual;
+}
+
 void rm_fault_pause(const char *name)
 {
     const char *value = rm_fault_value(name);
-    if (value != NULL)
+    if (value != NULL && value[0] != '/')
         g_usleep(g_ascii_strtoull(value, NULL, 10) * 1000);
+    else if (value != NULL)
+        for (unsigned i = 0; i < HELD_MOST_MS / LOOK_MS && g_file_test(value, G_FILE_TEST_EXISTS); i++)
+            g_usleep(LOOK_MS * 1000);
 }
 #endif

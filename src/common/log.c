@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Log lines to the journal or to stderr.
+ * Log lines to the journal or to stderr, and to the system's log where the environment asks for it.
  *
  * The thread that logs may be the one that holds a stopped guest, so a line must never wait for its reader:
  * stderr is polled first, and the line is dropped (and counted) if there is no room shortly after. A line is
@@ -9,6 +9,7 @@
 #include "common/log.h"
 
 #include "common/printable.h"
+#include "common/system-log.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -25,6 +26,7 @@ static unsigned dropped;
 
 static const char *program_name = "rdmamig"; /* set before threads are started, as the level is */
 static int log_verbosity;
+static gboolean to_system;
 static const char *line_start = "";
 
 static gboolean wanted(GLogLevelFlags level, const char *domain)
@@ -93,8 +95,10 @@ static GLogWriterOutput write_log(GLogLevelFlags level, const GLogField *fields,
 {
     if (!wanted(level, field(fields, count, "GLIB_DOMAIN")))
         return G_LOG_WRITER_HANDLED;
-    if (g_log_writer_is_journald(STDERR_FILENO) &&
-        g_log_writer_journald(level, fields, count, NULL) == G_LOG_WRITER_HANDLED)
+    if (to_system)
+        rm_system_log(level, program_name, field(fields, count, "MESSAGE") ?: "");
+    else if (g_log_writer_is_journald(STDERR_FILENO) &&
+             g_log_writer_journald(level, fields, count, NULL) == G_LOG_WRITER_HANDLED)
         return G_LOG_WRITER_HANDLED;
     log_to_stderr(level, field(fields, count, "MESSAGE") ?: "");
     return G_LOG_WRITER_HANDLED;
@@ -104,6 +108,7 @@ void rm_log_init(const char *program, int verbosity)
 {
     program_name = program;
     log_verbosity = verbosity;
+    to_system = g_strcmp0(g_getenv(RM_LOG_VARIABLE), RM_LOG_SYSTEM) == 0;
     signal(SIGPIPE, SIG_IGN);
     g_log_set_writer_func(write_log, NULL, NULL);
 }

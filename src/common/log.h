@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * Where messages go: GLib's structured log, written to the journal if stderr is connected to it, else one
- * line each on stderr. Modules log with g_debug(); sessions and main() report with g_message(), g_warning()
+ * line each on stderr; with RDMAMIG_LOG=system in the environment to the host's log and to stderr
+ * (common/system-log.h). Modules log with g_debug(); sessions and main() report with g_message(), g_warning()
  * and g_critical().
  */
 #pragma once
@@ -14,6 +15,6 @@
  * aborts on a second call. */
 void rm_log_init(const char *program, int verbosity);
 
-/* What each line on stderr begins with: the terminal's sequence that clears a progress bar off the line; "" without one. A
- * static string, set before threads are started. */
+/* What each line on stderr begins with: the terminal's sequence that clears a progress bar off the line; ""
+ * without one. A static string, set before threads are started. */
 void rm_log_set_line_start(const char *text);

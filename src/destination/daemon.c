@@ -2,6 +2,7 @@
 /* The listener and the registry of sessions. */
 #include "destination/daemon.h"
 
+#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
 #include "destination/fates.h"
@@ -11,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#define HELLO_WAIT_S 10
+#define HELLO_WAIT_S rm_fault_number("hello-wait", 10)
 /* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those
  * is no error to GLib, but the end of the process. */
 #define CONNECTIONS_MAX 512

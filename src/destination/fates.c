@@ -4,19 +4,12 @@
 
 #include "common/reason.h"
 #include "handover/journal.h"
+#include "transport/token.h"
 
-#include <string.h>
-
-/* In a time that tells nothing but the length, which is no secret. */
 static gboolean tokens_equal(const char *a, const char *b)
 {
-    gsize length = strlen(a);
-    unsigned differ = 0;
-    if (length == 0 || strlen(b) != length)
-        return FALSE;
-    for (gsize i = 0; i < length; i++)
-        differ |= (unsigned char)a[i] ^ (unsigned char)b[i];
-    return differ == 0;
+    uint8_t x[RM_TOKEN_BYTES], y[RM_TOKEN_BYTES];
+    return rm_token_parse(a, x) && rm_token_parse(b, y) && rm_token_equal(x, y);
 }
 
 static RmFate fate_of(RmState state)

@@ -97,6 +97,11 @@ static gboolean start_transport(Receive *receive, GError **error)
         g_autoptr(GError) problem = NULL;
         if (receive->hello->dry_run || start_rx(receive, accept, &problem))
             return TRUE;
+        /* --pin all and a bound that does not allow it: another transport is not what was meant. */
+        if (receive->hello->pin_all && rm_error_reason(problem) == RM_REASON_PRIVILEGE) {
+            g_propagate_error(error, g_steal_pointer(&problem));
+            return FALSE;
+        }
         g_warning("session %s: transport %s: %s", receive->entry.id, accept->transport, problem->message);
         if (first == NULL)
             first = g_steal_pointer(&problem);

@@ -9,8 +9,8 @@
  *
  * The destination uses the same words for its side, in its journal and log: precopy (accepted; receives RAM),
  * switchover (its VMM loads the state, and is used up), prepared (loaded, paused), committed (the guest is
- * here), done (and runs, or is paused as wished). Without the guest it ends, irrevocably, as cancelled while
- * its VMM had not been asked to load and can be used again, as failed from then on: that VMM is to be ended.
+ * here), done (and runs, or is paused as wished), failed or cancelled (ended without the guest: irrevocable),
+ * doubtful (its VMM ended when the guest was here and perhaps had not run yet: nobody can tell).
  */
 #pragma once
 

@@ -36,10 +36,11 @@
     X(CANCELLED, "cancelled")           /* the operator's wish */                                            \
     X(LOST, "lost")                     /* no `running`: a failure, a time-out, or the connection ended */   \
     X(SETTLE, "settle")                 /* the record that an actor finds, and that isn't its own doing */   \
-    X(FATE_COMMITTED, "fate-committed") /* source: the destination's answer to a query */                    \
+    X(FATE_DONE, "fate-done")           /* source: asked, the destination says that the guest runs */        \
+    X(FATE_COMMITTED, "fate-committed") /* source: it has the guest, and does not say that it runs yet */    \
     X(FATE_STUCK, "fate-stuck")         /* the same, after word that the guest did not run there */          \
     X(FATE_ABORTED, "fate-aborted")     /* source: another answer */                                         \
-    X(FATE_UNKNOWN, "fate-unknown")     /* source: it knows nothing of the session, or nobody answers */     \
+    X(FATE_UNKNOWN, "fate-unknown")     /* source: it can't tell what became of it, or nobody answers */     \
     X(QUERY, "query")                   /* destination: a source asks after the session */                   \
     X(FORCE_RESUME, "force-resume")     /* source: the operator's word that the destination is fenced */
 
@@ -64,8 +65,9 @@ typedef enum {
     X(ASK, "ask")                 /* source: query, until an answer or the time-out */                       \
     X(ANSWER, "answer")           /* destination: the query */                                               \
     X(REPLY, "reply")             /* destination: to the request, if its connection is still there */        \
-    X(END_STARTED, "end started") /* destination: end the VMM if --exec started it for this session */       \
-    X(END, "end")                 /* end the VMM */
+    X(END_SPENT, "end if spent") /* destination: end the VMM, if its load is on record, or if --exec started \
+                                    it for this session */                                                   \
+    X(END, "end")                /* source: end the old VMM, if it is still paused */
 
 typedef enum {
 #define X(id, name) RM_DUTY_INDEX_##id,

@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/reason.h"
 #include "config.h"
+#include "source/background.h"
 #include "source/guard.h"
 #include "source/monitor.h"
 #include "source/options.h"
@@ -54,6 +55,14 @@ static gboolean on_signal(gpointer data)
     return G_SOURCE_CONTINUE;
 }
 
+/* Of a session in the background. A caller that is gone was never told that it succeeded. */
+static void on_state(RmState state, gpointer data)
+{
+    RmSession *session = data;
+    if (state == RM_STATE_PRECOPY && !rm_background_detach(session->id))
+        rm_session_cancel(session);
+}
+
 static gboolean on_tick(gpointer data)
 {
     Send *send = data;
@@ -77,6 +86,8 @@ static gpointer session_main(gpointer data)
 
 static RmStyle choose_style(const RmSendOptions *options)
 {
+    if (options->background)
+        return RM_STYLE_LOG;
     if (options->json)
         return RM_STYLE_JSON;
     if (options->common.verbosity < 0)
@@ -91,6 +102,8 @@ static int run_send(const RmSendOptions *options)
     g_autoptr(GError) error = NULL;
     RmReporter *reporter = rm_reporter_new(choose_style(options), id);
     RmSession *session = rm_session_new(options, reporter, id);
+    if (options->background)
+        rm_reporter_watch(reporter, on_state, session);
     Send send = {.session = session, .reporter = reporter, .loop = loop};
     RmMonitor *monitor = rm_monitor_new(session, reporter, &error);
     if (monitor == NULL) {
@@ -122,7 +135,7 @@ static int run_send(const RmSendOptions *options)
     return status;
 }
 
-static int verb_send(int argc, char **argv)
+static int send_verb(char **argv, gboolean background)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *help = NULL;
@@ -133,8 +146,22 @@ static int verb_send(int argc, char **argv)
     }
     if (options == NULL)
         return usage_error(error->message);
+    if (options->background && !background)
+        return rm_background_run(argv + 1);
     rm_log_init("rdmamig", options->common.verbosity);
     return run_send(options);
+}
+
+static int verb_send(int argc, char **argv)
+{
+    return send_verb(argv, FALSE);
+}
+
+/* What `send --background` starts. */
+static int verb_background(int argc, char **argv)
+{
+    rm_background_begin();
+    return send_verb(argv, TRUE);
 }
 
 static int verb_status(int argc, char **argv)
@@ -191,8 +218,11 @@ int main(int argc, char **argv)
     const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } verbs[] = {
-        {"send", verb_send}, {"status", verb_status}, {"cancel", verb_cancel}, {"resolve", verb_resolve}};
+    } verbs[] = {{"send", verb_send},
+                 {RM_BACKGROUND_VERB, verb_background},
+                 {"status", verb_status},
+                 {"cancel", verb_cancel},
+                 {"resolve", verb_resolve}};
     for (guint i = 0; i < G_N_ELEMENTS(verbs); i++) {
         if (strcmp(argv[1], verbs[i].name) == 0)
             return verbs[i].run(argc - 1, argv + 1);

@@ -69,7 +69,9 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
         return rm_fail(error, RM_REASON_TRANSPORT_UNAVAILABLE,
                        "transport %s is not available on this host; --transport tcp works everywhere",
                        options->transport);
-    return TRUE;
+    /* Two options that contradict each other: another transport is not what was meant. */
+    return !options->pin_all || options->max_pinned == 0 || !rm_has_name(hello->transports, "rdma") ||
+           rm_window_check(options->max_pinned, session->blocks, MAX(options->channels, 1), TRUE, error);
 }
 
 static gboolean check_accept(RmSession *session, const RmHello *hello, GError **error)

@@ -87,6 +87,18 @@ static gboolean check_times(RmSendOptions *options, const Texts *texts, GError *
     return TRUE;
 }
 
+static gboolean check_background(const RmSendOptions *options, GError **error)
+{
+    if (options->background && options->json)
+        return rm_fail(
+            error, RM_REASON_USAGE,
+            "--background leaves nobody to write events to; take --report FILE instead of --json, or ask "
+            "rdmamig status --json");
+    return !options->background || !options->dry_run ||
+           rm_fail(error, RM_REASON_USAGE,
+                   "--dry-run makes its checks in the foreground: without --background");
+}
+
 static gboolean check(RmSendOptions *options, const Texts *texts, GError **error)
 {
     if (options->qmp == NULL)
@@ -105,7 +117,8 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
         rm_transport_find(options->transport) == NULL)
         return rm_fail(error, RM_REASON_USAGE, "--transport: `%s` is none of auto, rdma, tcp",
                        options->transport);
-    return check_numbers(options, texts, error) && check_times(options, texts, error);
+    return check_numbers(options, texts, error) && check_times(options, texts, error) &&
+           check_background(options, error);
 }
 
 static void texts_clear(Texts *texts)
@@ -182,6 +195,8 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
         {"allow-untracked-writers", 0, 0, G_OPTION_ARG_NONE, &options->preflight.allow_untracked_writers,
          "move a guest whose RAM others map", NULL},
         {"dry-run", 0, 0, G_OPTION_ARG_NONE, &options->dry_run, "make all checks and move nothing", NULL},
+        {"background", 0, 0, G_OPTION_ARG_NONE, &options->background,
+         "return once nothing can refuse it any more, and print the session's id", NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &options->json, "one JSON object a line on standard output", NULL},
         {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file",
          "FILE"},

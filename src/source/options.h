@@ -25,7 +25,7 @@ typedef struct {
     gboolean pin_all;    /* make everything writable before the first round */
     gboolean serialise_chunks;
     char *report; /* file for the result's JSON, or NULL */
-    gboolean suspend, keep_source, verify, json, dry_run;
+    gboolean suspend, keep_source, verify, json, dry_run, background;
     RmPreflightOptions preflight;
     RmCommonOptions common;
 } RmSendOptions;

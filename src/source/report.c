@@ -20,9 +20,11 @@
 #define CLEAR_LINE "\r\033[K"
 
 struct RmReporter {
-    RmStyle style;    /* immutable */
-    RmOutput *output; /* immutable */
-    char *session;    /* immutable */
+    RmStyle style;                               /* immutable */
+    RmOutput *output;                            /* immutable */
+    char *session;                               /* immutable */
+    void (*watch)(RmState state, gpointer data); /* immutable from the first state on; NULL: nobody */
+    gpointer watch_data;
 
     GMutex lock; /* all below */
     char *guest;
@@ -153,8 +155,18 @@ void rm_reporter_state(RmReporter *reporter, RmState state)
         print_json(reporter, event);
     } else if (reporter->style == RM_STYLE_LINES) {
         print_line(reporter, stderr, "%s", rm_state_name(state));
+    } else if (reporter->style == RM_STYLE_LOG) {
+        g_message("session %s: %s", reporter->session, rm_state_name(state));
     }
     g_mutex_unlock(&reporter->lock);
+    if (reporter->watch != NULL)
+        reporter->watch(state, reporter->watch_data);
+}
+
+void rm_reporter_watch(RmReporter *reporter, void (*func)(RmState state, gpointer data), gpointer data)
+{
+    reporter->watch = func;
+    reporter->watch_data = data;
 }
 
 void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats)
@@ -368,6 +380,14 @@ static void print_result(RmReporter *reporter, const RmResult *result, const RmM
                result->next ?: "");
 }
 
+static void log_result(RmReporter *reporter, const RmResult *result)
+{
+    GLogLevelFlags level = result->exit_status == 0 ? G_LOG_LEVEL_MESSAGE : G_LOG_LEVEL_WARNING;
+    g_log(G_LOG_DOMAIN, level, "session %s: %s%s%s; %s%s%s", reporter->session,
+          rm_reason_name(result->reason), result->detail != NULL ? ": " : "", result->detail ?: "",
+          result->where, result->next != NULL ? "; next: " : "", result->next ?: "");
+}
+
 gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
                             const char *file, GError **error)
 {
@@ -384,6 +404,8 @@ gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const 
     }
     if (reporter->style == RM_STYLE_JSON)
         print_json(reporter, g_steal_pointer(&event));
+    else if (reporter->style == RM_STYLE_LOG)
+        log_result(reporter, result);
     else
         print_result(reporter, result, metrics);
     json_object_put(event);

@@ -15,7 +15,7 @@
 
 typedef struct RmReporter RmReporter;
 
-typedef enum { RM_STYLE_QUIET, RM_STYLE_LINES, RM_STYLE_BAR, RM_STYLE_JSON } RmStyle;
+typedef enum { RM_STYLE_QUIET, RM_STYLE_LINES, RM_STYLE_BAR, RM_STYLE_JSON, RM_STYLE_LOG } RmStyle;
 
 /* One round, as it ended. Times in microseconds. */
 typedef struct {
@@ -67,6 +67,8 @@ void rm_reporter_free(RmReporter *reporter);
 void rm_reporter_set_guest(RmReporter *reporter, const char *name);
 
 void rm_reporter_state(RmReporter *reporter, RmState state);
+/* `func` hears of each state, in the thread that reports it. Set it before the first one. */
+void rm_reporter_watch(RmReporter *reporter, void (*func)(RmState state, gpointer data), gpointer data);
 void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats);
 void rm_reporter_progress(RmReporter *reporter, const RmProgress *progress); /* remembered until tick() */
 void rm_reporter_warning(RmReporter *reporter, RmReason reason, const char *text);

@@ -163,9 +163,7 @@ static void warn_asking(RmSession *session, RmReason reason, const char *why)
  * destination may have no guest left but the one that is paused here. */
 static gboolean ask_fate(RmSession *session, const GError *cause, GError **error)
 {
-    const char *shorter = rm_fault_value("query-for");
-    int64_t for_ms = shorter != NULL ? g_ascii_strtoll(shorter, NULL, 10) : QUERY_FOR_MS;
-    int64_t deadline = g_get_monotonic_time() + for_ms * 1000;
+    int64_t deadline = g_get_monotonic_time() + rm_fault_number("query-for", QUERY_FOR_MS) * 1000ll;
     gboolean silent = cause->code == RM_REASON_PEER_LOST || cause->code == RM_REASON_PEER_TIMEOUT;
     gboolean committed = FALSE, done = FALSE;
     RmFate fate;

@@ -401,6 +401,10 @@ class Daemon(Process):
         return f"{self.host}:{self.port}"
 
 
+# A fault point: rdmamig asks a destination that is gone for its word for three seconds instead of thirty.
+SHORT_QUERY = "query-for=3000"
+
+
 class Send:
     """`rdmamig send`, running. With --json, the default here, its events arrive in self.events; without (`human`), what
     an operator would read is in text(). `wrapper` is a command that executes it."""

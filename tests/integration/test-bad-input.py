@@ -57,6 +57,8 @@ class CommandLine(Case):
         ]
         for value in ("0", "-64M", "63M", "2G", "512K", "18014398509482112K", "17179869184G", "64X", "", "1e6", "64M64"):
             table.append(([*send, "--chunk-size", value], ("--chunk-size",)))
+        for value in ("0", "-64M", "4095K", "64X", "", "1e9", "17179869184G"):
+            table.append(([*send, "--max-pinned", value], ("--max-pinned",)))
         for value in ("0", "65", "-1", "two", ""):
             table.append(([*send, "--channels", value], ("--channels",)))
         for option, value in (("--transport", "carrier-pigeon"), ("--max-bandwidth", "-1"), ("--max-bandwidth", "fast"),
@@ -78,6 +80,7 @@ class CommandLine(Case):
                 (["--listen", f"0.0.0.0:{free_port()}", "--qmp", "/x"], ("--insecure",)),
                 (["--listen", "127.0.0.1:0x10", "--qmp", "/x", "left-over"], ()),
                 (["--listen", "--qmp", "/x", "--rdma-retries", "1"], ("--rdma-retries",)),
+                (["--listen", "--qmp", "/x", "--max-pinned", "4095K"], ("--max-pinned", "4M")),
                 *((["--listen", "--qmp", "/x", option, value], (option, limits)) for option, value, limits in PACKETS)):
             with self.subTest(options=options):
                 self.check([RDMAMIGD, *options], USAGE, *words)

@@ -7,8 +7,8 @@ import signal
 import sys
 import time
 
-from lib import (CANCELLED, CLEANUP, DONE, DOUBTFUL, FAILED, MIB, REFUSED, Case, Daemon, Qemu, Send, each_qemu, run,
-                 wait_until)
+from lib import (CANCELLED, CLEANUP, DONE, DOUBTFUL, FAILED, MIB, REFUSED, SHORT_QUERY, Case, Daemon, Qemu, Send,
+                 each_qemu, run, wait_until)
 from peers import Proxy
 
 
@@ -208,19 +208,27 @@ class Proxied(Handover):
 class Meddling(Handover):
     """Somebody else does something while the guest stands still."""
 
-    def at(self, point, source, daemon, *options, ms=3000):
-        send = Send(self, source, daemon, *options, env={"RDMAMIG_FAULT": f"{point}={ms}"})
+    def at(self, point, source, daemon, *options):
+        """A session that stands still at a point of its switchover until go()."""
+        self.gate = self.folder / "gate"
+        self.gate.touch()
+        send = Send(self, source, daemon, *options, env={"RDMAMIG_FAULT": f"{point}={self.gate},{SHORT_QUERY}"})
         send.wait_state({"switchover-commit": "committed"}.get(point, "switchover"))
         status = {"switchover-saved": "postmigrate", "switchover-commit": "postmigrate"}.get(point, "paused")
         wait_until(lambda: source.status() == status, f"the source is {status}")
-        time.sleep(0.2)
         return send
+
+    def go(self, send, after=0.5):
+        """Lets it go on once what was done meanwhile has had time to be noticed; returns how it ends."""
+        time.sleep(after)
+        self.gate.unlink()
+        return send.finish()
 
     def test_somebody_lets_it_run_once_it_is_saved(self):
         source, target, daemon = self.small_pair()
         send = self.at("switchover-saved", source, daemon)
         source.qmp("cont")
-        code, _ = send.finish()
+        code, _ = self.go(send)
         self.assertEqual(code, FAILED, send.explain())
         wait_until(lambda: not target.alive(), "the burnt QEMU ends")
         self.assert_source_has_it(source, target)
@@ -230,7 +238,7 @@ class Meddling(Handover):
         source, target, daemon = self.small_pair()
         send = self.at("switchover-stopped", source, daemon)
         source.qmp("cont")
-        code, _ = send.finish()
+        code, _ = self.go(send)
         self.assertEqual(code, FAILED, send.explain())
         self.assert_source_has_it(source, target)
         self.assert_retry_passes(source, target)
@@ -241,7 +249,7 @@ class Meddling(Handover):
                 source, target, daemon = self.small_pair()
                 send = self.at(point, source, daemon)
                 source.qmp("system_reset")
-                code, result = send.finish()
+                code, result = self.go(send)
                 self.assertEqual((code, result["reason"]), (FAILED, "guest-reset"), send.explain())
                 self.assertEqual(self.running(source, target), [source.name])
                 source.kill(), target.kill()
@@ -252,7 +260,8 @@ class Meddling(Handover):
                 source, target, daemon = self.small_pair()
                 send = self.at(point, source, daemon)
                 source.popen.terminate()
-                code, result = send.finish()
+                wait_until(lambda: not source.alive(), "the source's QEMU ends")
+                code, result = self.go(send)
                 self.assertEqual(code, FAILED, send.explain())
                 self.assertIn(result["reason"], ("guest-shutdown", "guest-gone"))
                 self.assertEqual(self.running(target), [])
@@ -266,7 +275,7 @@ class Meddling(Handover):
                 source, target, daemon = self.small_pair()
                 send = self.at(point, source, daemon)
                 target.kill()
-                code, result = send.finish()
+                code, result = self.go(send, after=3 if point == "switchover-commit" else 0.5)
                 self.assertEqual(code, FAILED, send.explain())
                 self.assert_source_has_it(source, target)
                 self.assert_retry_passes(source, target)
@@ -277,17 +286,17 @@ class Meddling(Handover):
             for number in (signal.SIGTERM, signal.SIGINT):
                 with self.subTest(point=point, number=number):
                     source, target, daemon = self.small_pair()
-                    send = self.at(point, source, daemon, ms=1000)
+                    send = self.at(point, source, daemon)
                     send.kill(number)
-                    code, _ = send.finish()
+                    code, _ = self.go(send)
                     self.assertEqual(code, CANCELLED, send.explain())
                     self.assert_source_has_it(source, target)
                     self.assert_retry_passes(source, target)
         source, target, daemon = self.small_pair()
-        send = self.at("switchover-commit", source, daemon, "--keep-source", ms=1000)
+        send = self.at("switchover-commit", source, daemon, "--keep-source")
         send.kill(signal.SIGTERM)
         send.kill(signal.SIGHUP)
-        self.assertEqual(send.finish()[0], DONE, send.explain())
+        self.assertEqual(self.go(send)[0], DONE, send.explain())
         self.assertEqual(self.running(source, target), [target.name])
 
     def test_daemon_ends(self):
@@ -296,9 +305,9 @@ class Meddling(Handover):
             for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
                 with self.subTest(point=point, number=number):
                     source, target, daemon = self.small_pair()
-                    send = self.at(point, source, daemon, ms=1000)
+                    send = self.at(point, source, daemon)
                     daemon.kill(number)
-                    code, _ = send.finish()
+                    code, _ = self.go(send)
                     self.assertIn(code, (FAILED, CANCELLED), send.explain())
                     self.assert_source_has_it(source, target)
                     if number != signal.SIGKILL:
@@ -309,7 +318,7 @@ class Meddling(Handover):
         source, target, daemon = self.small_pair()
         send = self.at("switchover-commit", source, daemon)
         daemon.kill()
-        code, result = send.finish()
+        code, result = self.go(send)
         self.assertEqual((code, result["owner"]), (DOUBTFUL, "unknown"), send.explain())
         self.assertEqual(self.running(source, target), [])
         source.assert_left_alone()
@@ -319,7 +328,7 @@ class Meddling(Handover):
         source, target, daemon = self.small_pair()
         send = self.at("switchover-commit", source, daemon)
         daemon.kill(signal.SIGTERM)
-        code, result = send.finish()
+        code, result = self.go(send)
         self.assertIn(code, (FAILED, DOUBTFUL), send.explain())
         wait_until(lambda: not target.alive(), "the burnt QEMU ends")
         self.assertEqual(self.running(source), [source.name] if code == FAILED else [])

@@ -69,6 +69,11 @@ class Requests(Hostile):
             ("register", {"block": 0, "chunks": [[0, 5, 5]]}), ("register", {"block": 0, "chunks": [[0, 4, 6, 5, 7]]}),
             ("register", {"block": 0, "chunks": [[0, 1]]}), ("register", {"block": 0, "chunks": [[0]] * 257}),
             ("register", {"block": 0, "chunks": [[0, 1 << 52, 1 << 53]]}), ("register", {"chunks": []}),
+            ("release", {"block": 0, "chunks": [[0, 0, 256]]}), ("release", {"block": 0, "chunks": [[0, 0, 256]], "mark": 0}),
+            ("release", {"block": 0, "chunks": [[0, 0, 256]], "mark": 1 << 32}),
+            ("release", {"block": 0, "chunks": [[0, 0, 256]], "mark": HUGE}),
+            ("release", {"block": HUGE, "chunks": [], "mark": 1}), ("release", {"block": 0, "mark": 1}),
+            ("release", {"block": 0, "chunks": [[0, 0, 16385]], "mark": 1}),
             ("round-end", {"round": 0, "more": False, "zero": []}),
             ("round-end", {"round": 1 << 32, "more": False, "zero": []}),
             ("round-end", {"round": 1, "more": False, "zero": [0, 0]}),
@@ -93,6 +98,8 @@ class Requests(Hostile):
             self.assert_refused(source, source.line.request("make-coffee", strength=HUGE), "protocol")
             self.assertEqual(source.line.request("query", session=source.session)["type"], "error")
             self.assertEqual(source.greet(session=str(uuid.uuid4()))["type"], "error")  # a second hello
+            # tcp registers nothing.
+            self.assert_refused(source, source.line.request("release", block=0, chunks=[[0, 0, 256]], mark=1), "protocol")
             source.open_data()
             source.end_round(1)
             self.assertEqual(source.line.request("round-end", round=1, more=False, zero=[])["type"], "round-end-ok")
@@ -281,14 +288,15 @@ class Floods(Hostile):
     def half_open(self, first):
         """More connections than there are descriptors: the daemon lives, and works again when they end."""
         self.daemon.kill()
-        self.daemon = Daemon(self, "--qmp", self.target.path, wrapper=("prlimit", "--nofile=1024:1024"))
+        self.daemon = Daemon(self, "--qmp", self.target.path, wrapper=("prlimit", "--nofile=1024:1024"),
+                             env={"RDMAMIG_FAULT": "hello-wait=3"})
         connections = []
         for _ in range(1500):
             connection = socket.create_connection(("127.0.0.1", self.daemon.port))
             connections.append(connection)
             with contextlib.suppress(ConnectionError):  # turned away
                 connection.sendall(first)
-        time.sleep(11)  # the first give up, and others come
+        time.sleep(4)  # the first give up, and others come
         self.assertTrue(self.daemon.alive(), self.daemon.output()[-2000:])
         for connection in connections:
             connection.close()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sessions that are broken off at each step that a journal records, daemons that come again, and `rdmamig resolve`: the
 guest counts on at exactly one place, and everybody says which. The two hosts are two state folders."""
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,21 @@ from lib import DONE, DOUBTFUL, FAILED, MIB, RDMAMIG, REFUSED, Case, Daemon, Qem
 from peers import Proxy
 
 BUSY = 3  # exit status of resolve for a session that somebody looks after
+
+
+def holders(journals):
+    """The processes that have a file below one of these folders open."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            links = [os.readlink(link) for link in (folder / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(link.startswith(journals) for link in links):
+            found.append(int(folder.name))
+    return found
 
 
 class Broken(Case):
@@ -55,20 +71,18 @@ class Broken(Case):
         return next((self.here / "journal" / "source").iterdir()).name
 
     def kill_all(self, *processes):
-        """Daemons (and other processes), with whoever else looks after the session: all that hold its journal."""
+        """Daemons (and other processes), with whoever else looks after the session: all that hold its journal. They are
+        stopped first, so that no guardian does anything about the others' end."""
         sides = {self.sent: self.here, self.daemon: self.there}
         journals = tuple(f"{sides[process]}/journal/" for process in processes if process in sides)
+        pids = [process.pid for process in processes if process not in sides] + (holders(journals) if journals else [])
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         for process in processes:
             process.kill()
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit() or int(folder.name) == os.getpid():
-                continue
-            try:
-                links = [os.readlink(link) for link in (folder / "fd").iterdir()]
-            except OSError:
-                continue
-            if any(link.startswith(journals) for link in links):
-                os.kill(int(folder.name), signal.SIGKILL)
+        wait_until(lambda: not journals or not holders(journals), "nobody holds the journal")
         if len(journals) == 2:  # as a reboot does
             self.wipe_run()
 

@@ -6,7 +6,7 @@
 
 gboolean holds_commit(unsigned state)
 {
-    return state == RM_STATE_COMMITTED || state == RM_STATE_DONE;
+    return state == RM_STATE_COMMITTED || state == RM_STATE_DONE || state == RM_STATE_DOUBTFUL;
 }
 
 static unsigned running(const System *system)
@@ -61,13 +61,12 @@ static gboolean is_source_good(const System *system)
 {
     unsigned source = journal_latest(&system->sj);
     /* The guest runs elsewhere and the one host that knows is gone: the session stays doubtful. */
-    gboolean stranded = system->moved && (system->fenced || system->disk_lost);
+    gboolean stranded = system->moved && system->d_vmm == VMM_GONE;
     if (!state_settled(source) && !stranded)
         return FALSE;
     if (running(system) != 1 && !lost_to_a_fault(system))
         return FALSE;
-    /* If all went well, the old VMM is gone. */
-    return source != RM_STATE_DONE || system->faults > 0 || system->s_vmm == VMM_GONE || system->moved;
+    return source != RM_STATE_DONE || system->s_vmm == VMM_GONE || system->forced; /* the old one is ended */
 }
 
 /* A VMM that was loaded in vain, or started in vain, must not wait for somebody's `cont`. Only a disk that
@@ -77,7 +76,7 @@ static gboolean is_destination_good(const System *system)
     unsigned latest = journal_latest(&system->dj);
     gboolean left = system->d_vmm == VMM_LOADED || system->d_vmm == VMM_LOADING ||
                     (system->d_vmm == VMM_WAITING && system->started && !system->dry && latest != NO_RECORD);
-    if (!state_settled(latest) && !system->fenced)
+    if (!state_settled(latest) && latest != RM_STATE_DOUBTFUL && !system->fenced)
         return FALSE;
     return !left || holds_commit(latest) || system->dropped;
 }

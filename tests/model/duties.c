@@ -40,6 +40,14 @@ unsigned journal_latest(const Journal *journal)
     return journal->pending > 0 ? journal->log[journal->pending - 1] : journal->disk;
 }
 
+gboolean journal_loaded(const Journal *journal)
+{
+    gboolean loaded = journal->loaded || journal->disk == RM_STATE_SWITCHOVER;
+    for (unsigned i = 0; i < journal->pending; i++)
+        loaded |= journal->log[i] == RM_STATE_SWITCHOVER;
+    return loaded;
+}
+
 gboolean state_ends(unsigned state)
 {
     return state == RM_STATE_DONE || state == RM_STATE_REFUSED || state == RM_STATE_FAILED ||
@@ -103,8 +111,9 @@ static gboolean begin(Model *model, System *next, Actor *actor, RmSide side, RmE
     }
     model->used[row] = TRUE;
     next->armed |= event == RM_EVENT_ARMED;
-    next->cancelled |= event == RM_EVENT_CANCELLED;
-    next->in_vain |= event == RM_EVENT_FATE_UNKNOWN || event == RM_EVENT_FATE_STUCK;
+    next->cancelled |= side == RM_SIDE_SOURCE && event == RM_EVENT_CANCELLED;
+    next->in_vain |=
+        event == RM_EVENT_FATE_UNKNOWN || event == RM_EVENT_FATE_STUCK || event == RM_EVENT_FATE_COMMITTED;
     actor->row = (uint8_t)(row + 1);
     actor->step = 0;
     return TRUE;
@@ -184,11 +193,17 @@ void settle(Model *model, System *next, Actor *actor, RmSide side)
 
 static RmEvent fate_of(unsigned state)
 {
-    if (state == RM_STATE_COMMITTED || state == RM_STATE_DONE)
+    switch (state) {
+    case RM_STATE_DONE:
+        return RM_EVENT_FATE_DONE;
+    case RM_STATE_COMMITTED:
         return RM_EVENT_FATE_COMMITTED;
-    if (state == RM_STATE_FAILED || state == RM_STATE_CANCELLED)
+    case RM_STATE_FAILED:
+    case RM_STATE_CANCELLED:
         return RM_EVENT_FATE_ABORTED;
-    return RM_EVENT_FATE_UNKNOWN;
+    default:
+        return RM_EVENT_FATE_UNKNOWN;
+    }
 }
 
 static void send(System *next, uint8_t *queue, Message message)
@@ -206,6 +221,7 @@ static void send(System *next, uint8_t *queue, Message message)
 
 void journal_sync(Journal *journal, gboolean entry)
 {
+    journal->loaded = journal_loaded(journal) != FALSE;
     journal->disk = (uint8_t)journal_latest(journal);
     journal->pending = 0;
     memset(journal->log, 0, sizeof journal->log);
@@ -228,10 +244,8 @@ static gboolean record(Model *model, System *next, const Actor *actor, RmSide si
     if (latest == row->to || (latest == NO_RECORD && state_ends(row->to)) ||
         (latest != NO_RECORD && state_settled(latest)))
         next->bad = BAD_RECORD;
-    if (side == RM_SIDE_DESTINATION && !next->dropped &&
-        ((row->to == RM_STATE_FAILED && latest == RM_STATE_PRECOPY) ||
-         (row->to == RM_STATE_CANCELLED && (next->d_vmm == VMM_LOADING || next->d_vmm == VMM_LOADED))))
-        next->bad = BAD_WORD; /* failed: by the journal its VMM is used up; cancelled: it isn't */
+    if (side == RM_SIDE_DESTINATION && (row->to == RM_STATE_CANCELLED) != (row->event == RM_EVENT_CANCELLED))
+        next->bad = BAD_WORD;
     if (journal->pending == UNSYNCED) {
         next->bad = BAD_OVERFLOW;
         return TRUE;
@@ -243,6 +257,8 @@ static gboolean record(Model *model, System *next, const Actor *actor, RmSide si
 static void end_vmm(System *next, RmSide side)
 {
     uint8_t *vmm = side == RM_SIDE_SOURCE ? &next->s_vmm : &next->d_vmm;
+    if (*vmm == VMM_RUNNING && side == RM_SIDE_SOURCE && next->forced)
+        return; /* one that runs is never ended, see rm_settle_source() */
     if (*vmm == VMM_RUNNING)
         next->bad = BAD_END_RUNNING;
     else if (*vmm == VMM_OTHERS || (*vmm == VMM_WAITING && !next->started && !next->d_tried) ||
@@ -296,8 +312,9 @@ gboolean will_sync(const Model *model, const Actor *actor)
 static void check_answer(System *next, const RmTransition *row)
 {
     unsigned latest = journal_latest(&next->dj);
-    gboolean ran_since = latest == RM_STATE_DONE && row->from == RM_STATE_COMMITTED;
-    if (((latest != row->to && !ran_since) || fate_of(row->to) == RM_EVENT_FATE_UNKNOWN) && !next->dropped)
+    gboolean since = row->from == RM_STATE_COMMITTED && holds_commit(latest);
+    gboolean decides = fate_of(row->to) != RM_EVENT_FATE_UNKNOWN || row->from == RM_STATE_DOUBTFUL;
+    if (((latest != row->to && !since) || !decides) && !next->dropped)
         next->bad = BAD_ANSWER;
 }
 
@@ -318,8 +335,8 @@ static gboolean may_act(const System *system, const Actor *actor, RmSide side, R
                system->s.state == RM_STATE_PREPARED;
     case RM_DUTY_INDEX_ASK:
         return source;
-    case RM_DUTY_INDEX_END:
-        return source || (actor->who != WHO_QUERY && journal_latest(&system->dj) == RM_STATE_FAILED);
+    case RM_DUTY_INDEX_END: /* of the old VMM: the guest runs at the destination */
+        return source && recorded == RM_STATE_DONE;
     case RM_DUTY_INDEX_LOAD:
         return !source && daemon && actor->state == RM_STATE_PRECOPY;
     case RM_DUTY_INDEX_RUN:
@@ -328,8 +345,9 @@ static gboolean may_act(const System *system, const Actor *actor, RmSide side, R
         return actor->who == WHO_QUERY;
     case RM_DUTY_INDEX_REPLY: /* to a request: what ends a session is told by the end of the connection */
         return !source && actor->who != WHO_QUERY;
-    case RM_DUTY_INDEX_END_STARTED:
-        return !source && actor->who != WHO_QUERY && journal_latest(&system->dj) == RM_STATE_CANCELLED;
+    case RM_DUTY_INDEX_END_SPENT: /* by then nobody can commit it any more */
+        return !source && actor->who != WHO_QUERY &&
+               fate_of(journal_latest(&system->dj)) == RM_EVENT_FATE_ABORTED;
     default:
         return TRUE;
     }
@@ -368,8 +386,8 @@ static void act(System *next, const Actor *actor, RmSide side, RmDutyIndex duty,
     case RM_DUTY_INDEX_REPLY:
         reply(next, actor, row->event);
         break;
-    case RM_DUTY_INDEX_END_STARTED:
-        if (next->started)
+    case RM_DUTY_INDEX_END_SPENT:
+        if (next->started || journal_loaded(&next->dj))
             end_vmm(next, side);
         break;
     case RM_DUTY_INDEX_END:
@@ -387,11 +405,11 @@ static gboolean is_true_word(const System *system, const Actor *actor, const RmT
                          row->from == RM_STATE_COMMITTED || row->from == RM_STATE_DOUBTFUL;
     gboolean crashed = row->event == RM_EVENT_SETTLE;
     switch (row->to) {
-    case RM_STATE_DONE: /* the destination has the guest, and never said that it can't run it */
-        return (committed || system->dry) && !system->told_failed;
+    case RM_STATE_DONE: /* there is nothing left to be done here */
+        return system->dry || (committed && system->s_vmm != VMM_PAUSED);
     case RM_STATE_DOUBTFUL: /* nobody has said for certain where it is */
         return committed && (system->s_vmm != VMM_RUNNING || actor->who != WHO_DAEMON || system->helpless) &&
-               (row->event != RM_EVENT_FATE_COMMITTED || system->told_failed);
+               (row->event != RM_EVENT_FATE_COMMITTED || row->from == RM_STATE_DOUBTFUL);
     case RM_STATE_CANCELLED:
         return system->cancelled;
     case RM_STATE_REFUSED: /* before a byte moved */
@@ -412,10 +430,12 @@ static void check_finish(System *next, const Actor *actor, RmSide side, const Rm
         next->bad = BAD_IDLE;
     if (row->event == RM_EVENT_FORCE_RESUME && !next->in_vain)
         next->bad = BAD_FORCE;
-    if (side == RM_SIDE_SOURCE && ends && !next->dropped && !is_true_word(next, actor, row))
+    if (side == RM_SIDE_SOURCE && ends && row->to != row->from && !next->dropped &&
+        !is_true_word(next, actor, row))
         next->bad = BAD_WORD;
     if (side == RM_SIDE_DESTINATION &&
-        (row->to == RM_STATE_DOUBTFUL || (row->to == RM_STATE_REFUSED && row->event != RM_EVENT_FAILED) ||
+        ((row->to == RM_STATE_DOUBTFUL && next->d_vmm != VMM_GONE) ||
+         (row->to == RM_STATE_REFUSED && row->event != RM_EVENT_FAILED) ||
          (row->from == RM_STATE_CONNECTING && row->event == RM_EVENT_FAILED && row->to != RM_STATE_REFUSED)))
         next->bad = BAD_WORD;
     if (row->event == RM_EVENT_CHECKED && row->to != RM_STATE_DONE)
@@ -440,7 +460,8 @@ static void finish(System *next, Actor *actor, RmSide side, const RmTransition *
     if (row->event == RM_EVENT_HELLO)
         next->d_guardian = 1;
     gboolean waits = side == RM_SIDE_SOURCE && next->asking;
-    if ((state_ends(row->to) && !waits) || row->event == RM_EVENT_ACTIVATE_FAILED)
+    if ((state_ends(row->to) && !waits) || row->event == RM_EVENT_ACTIVATE_FAILED ||
+        row->event == RM_EVENT_FATE_COMMITTED)
         let_go(next, actor, side);
 }
 
@@ -521,7 +542,9 @@ void begin_query(Model *model, System *next)
 RmEvent fate_event(const System *system)
 {
     RmEvent event = fate_of(system->fate);
-    return event == RM_EVENT_FATE_COMMITTED && system->told_failed && system->s.state == RM_STATE_COMMITTED
-               ? RM_EVENT_FATE_STUCK
-               : event;
+    if (event != RM_EVENT_FATE_COMMITTED)
+        return event;
+    if (system->s_vmm == VMM_GONE)
+        return RM_EVENT_FATE_DONE; /* nothing is left to be done here, whatever comes of it there */
+    return system->told_failed && system->s.state == RM_STATE_COMMITTED ? RM_EVENT_FATE_STUCK : event;
 }

@@ -55,10 +55,14 @@ static void session_faults(Model *model, const System *system)
         FAULT(model, &next, "source daemon: %s", rm_event_name(source[i]));
     }
     waits = system->d.who == WHO_DAEMON && system->d.row == 0 && precedes_commit(system->d.state);
-    if (waits) {
+    for (unsigned i = 0; waits && i < 2; i++) {
+        RmEvent event =
+            i == 0 ? RM_EVENT_FAILED : RM_EVENT_CANCELLED; /* by the source, or as rdmamigd stops */
+        if (i > 0 && system->d.state == RM_STATE_CONNECTING)
+            continue;
         System next = *system;
-        take(model, &next, RM_SIDE_DESTINATION, RM_EVENT_FAILED);
-        FAULT(model, &next, "destination daemon: failed");
+        take(model, &next, RM_SIDE_DESTINATION, event);
+        FAULT(model, &next, "destination daemon: %s", rm_event_name(event));
     }
 }
 
@@ -177,6 +181,7 @@ static void truncate_journal(Journal *journal, unsigned kept)
 static void after_power_loss(Journal *journal, unsigned kept)
 {
     truncate_journal(journal, kept);
+    journal->loaded = journal_loaded(journal) != FALSE;
     journal->disk = (uint8_t)journal_latest(journal);
     truncate_journal(journal, 0);
     journal->entry = journal->disk != NO_RECORD;

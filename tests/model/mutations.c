@@ -99,9 +99,9 @@ static void mutate_rows(Mutations *mutations)
             if (mutations->rows[i].duties != rm_table[i].duties)
                 try_mutant(mutations, rm_duty_name(duty), &mutations->rows[i]);
         }
-        /* Left out is what only costs time, or tells the peer what the connection's end tells it, too. */
+        /* Left out: what only costs time, and what tells the peer what the connection's end tells it. */
         for (unsigned duty = 0; duty < RM_DUTY_COUNT; duty++) {
-            if (duty == RM_DUTY_INDEX_SYNC || duty == RM_DUTY_INDEX_REPLY)
+            if (duty == RM_DUTY_INDEX_SYNC || duty == RM_DUTY_INDEX_REPLY || duty == RM_DUTY_INDEX_ASK)
                 continue;
             reset(mutations);
             mutations->rows[i].duties |= (1u << duty);

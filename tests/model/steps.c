@@ -158,6 +158,11 @@ static void destination_message(Model *model, const System *system)
          event == RM_EVENT_FAILED ? ", its VMM is gone" : "");
 }
 
+static gboolean fate_is_aborted(unsigned latest)
+{
+    return latest == RM_STATE_FAILED || latest == RM_STATE_CANCELLED;
+}
+
 gboolean precedes_commit(unsigned state)
 {
     return state == RM_STATE_CONNECTING || state == RM_STATE_PRECOPY || state == RM_STATE_SWITCHOVER ||
@@ -184,7 +189,7 @@ static void destination_waits(Model *model, const System *system)
         return;
     }
     unsigned latest = journal_latest(&system->dj);
-    gboolean aborted = latest == RM_STATE_FAILED || latest == RM_STATE_CANCELLED;
+    gboolean aborted = fate_is_aborted(latest);
     if (precedes_commit(state) && (system->link == LINK_BROKEN || vmm == VMM_GONE || aborted))
         event_step(model, system, RM_SIDE_DESTINATION, RM_EVENT_FAILED);
 }
@@ -288,7 +293,7 @@ static void later_sessions(Model *model, const System *system)
         emit(model, &next, KIND_OPERATOR, "destination: a later session moves the guest elsewhere");
     }
     if (system->d.who == WHO_NOBODY && system->d_vmm == VMM_WAITING && !system->started &&
-        journal_latest(&system->dj) == RM_STATE_CANCELLED) {
+        fate_is_aborted(journal_latest(&system->dj)) && !journal_loaded(&system->dj)) {
         System next = *system;
         journal_sync(&next.dj, FALSE);
         next.d_vmm = VMM_OTHERS;
@@ -300,9 +305,9 @@ void expand_operator(Model *model, const System *system)
 {
     if (system->s.who == WHO_NOBODY) {
         resolve(model, system, RM_SIDE_SOURCE);
-        /* The operator's word: the guest runs on no other host. That the peer is off does not say so: it may
-         * have handed the guest on before. */
-        if ((system->fenced || system->disk_lost) && !system->moved && system->d_vmm != VMM_RUNNING)
+        /* The operator's word: the guest runs on no other host, and can't. That the peer is off does not say
+         * so: it may have handed the guest on before. */
+        if (system->d_vmm == VMM_GONE && !system->moved)
             force_resume(model, system);
     }
     if (system->d.who == WHO_NOBODY && !system->fenced)

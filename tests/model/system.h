@@ -63,8 +63,9 @@ typedef struct {
 } Actor;
 
 typedef struct {
-    uint8_t disk;  /* the latest record that a power loss can't take */
-    uint8_t entry; /* the file's name is on disk */
+    uint8_t disk;   /* the latest record that a power loss can't take */
+    uint8_t entry;  /* the file's name is on disk */
+    uint8_t loaded; /* so is that a load was begun */
     uint8_t pending, log[UNSYNCED];
 } Journal;
 
@@ -121,8 +122,9 @@ void journal_sync(Journal *journal, gboolean entry); /* entry: and the file's na
 /* An actor has still to sync in its row: if the disk drops a record before, it hears of it. */
 gboolean will_sync(const Model *model, const Actor *actor);
 unsigned journal_latest(const Journal *journal);
-gboolean state_ends(unsigned state);    /* an actor lets go in it */
-gboolean state_settled(unsigned state); /* nothing is left to do in it, or there is no session */
+gboolean journal_loaded(const Journal *journal); /* whether it tells of a load */
+gboolean state_ends(unsigned state);             /* an actor lets go in it */
+gboolean state_settled(unsigned state);          /* nothing is left to do in it, or there is no session */
 
 gboolean precedes_commit(unsigned state);
 gboolean holds_commit(unsigned state); /* the guest is the destination's */

@@ -126,13 +126,19 @@ static gboolean list_networks(RmQmp *qmp, RmDevices *devices, GError **error)
     return TRUE;
 }
 
+gboolean rm_devices_nodes(RmQmp *qmp, json_object **ret_reply, json_object **ret_nodes, GError **error)
+{
+    json_object *arguments = json_object_new_object();
+    rm_json_add_bool(arguments, "flat", TRUE);
+    return rm_qmp_run(qmp, "query-named-block-nodes", arguments, ret_reply, error) &&
+           rm_json_array(*ret_reply, "return", ret_nodes, error);
+}
+
 static gboolean list_nodes(RmQmp *qmp, RmDevices *devices, GError **error)
 {
     rm_autojson reply = NULL;
-    json_object *arguments = json_object_new_object(), *nodes;
-    rm_json_add_bool(arguments, "flat", TRUE);
-    if (!rm_qmp_run(qmp, "query-named-block-nodes", arguments, &reply, error) ||
-        !rm_json_array(reply, "return", &nodes, error))
+    json_object *nodes;
+    if (!rm_devices_nodes(qmp, &reply, &nodes, error))
         return FALSE;
     for (size_t i = 0; i < json_object_array_length(nodes); i++) {
         json_object *node = json_object_array_get_idx(nodes, i);

@@ -16,6 +16,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmDevices, rm_devices_free)
  * ram-other-writers, naming the device. */
 gboolean rm_devices_check(RmDevices *devices, const RmPreflightOptions *options, GError **error);
 
+/* All block nodes, as query-named-block-nodes tells them: *ret_nodes is an array inside *ret_reply (caller
+ * puts). */
+gboolean rm_devices_nodes(RmQmp *qmp, json_object **ret_reply, json_object **ret_nodes, GError **error);
+
 /* A device that punches holes into RAM, "device ID (TYPE)", owned by `devices`; NULL if there is none. */
 const char *rm_devices_puncher(RmDevices *devices);
 

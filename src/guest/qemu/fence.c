@@ -13,6 +13,7 @@
 #include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "guest/qemu/devices.h"
 #include "guest/qemu/state.h"
 
 #include <string.h>
@@ -23,10 +24,8 @@
 static gboolean has_block_nodes(RmQmp *qmp, gboolean *ret_has, GError **error)
 {
     rm_autojson reply = NULL;
-    json_object *arguments = json_object_new_object(), *nodes;
-    rm_json_add_bool(arguments, "flat", TRUE);
-    if (!rm_qmp_run(qmp, "query-named-block-nodes", arguments, &reply, error) ||
-        !rm_json_array(reply, "return", &nodes, error))
+    json_object *nodes;
+    if (!rm_devices_nodes(qmp, &reply, &nodes, error))
         return FALSE;
     *ret_has = json_object_array_length(nodes) > 0;
     return TRUE;
