@@ -202,6 +202,32 @@ static void test_event_before_commit(void)
     rig_free(rig);
 }
 
+/* What the guest wrote last is on its way while the state is saved, however little it is: not behind it. */
+static void wait_for_writes(RmGuest *guest, const char *op, gpointer data)
+{
+    const Rig *rig = data;
+    int64_t deadline = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;
+    while (strcmp(op, "save") == 0) {
+        g_autoptr(GArray) posts = rm_fake_posts(rig->session->tx);
+        if (posts->len > 0 && g_array_index(posts, RmFakePost, posts->len - 1).round == 2)
+            return;
+        g_assert_cmpint(g_get_monotonic_time(), <, deadline);
+        g_usleep(1000);
+    }
+}
+
+static void test_writes_while_saving(void)
+{
+    Rig *rig = rig_in_precopy();
+    g_autoptr(GError) error = NULL;
+    rig_write(rig, 0, 5, 2);
+    rm_guest_fake_set_hook(rig->session->guest, wait_for_writes, rig);
+    rm_switchover_run(rig->session, &error);
+    g_assert_no_error(error);
+    g_assert_cmpint(rig_differs(rig, 0), ==, -1);
+    rig_free(rig);
+}
+
 int main(int argc, char **argv)
 {
     g_setenv("RDMAMIG_FAULT", "query-for=1200", TRUE); /* without fault points it takes half a minute */
@@ -216,5 +242,6 @@ int main(int argc, char **argv)
     g_test_add_func("/switchover/aborted", test_aborted_fails);
     g_test_add_func("/switchover/resumed-by-another", test_resumed_by_another);
     g_test_add_func("/switchover/event-before-commit", test_event_before_commit);
+    g_test_add_func("/switchover/writes-while-saving", test_writes_while_saving);
     return g_test_run();
 }
