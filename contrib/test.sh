@@ -28,7 +28,7 @@ need_root
 # shellcheck disable=SC2086
 install $BUILD_PACKAGES $GUEST_PACKAGES $TEST_PACKAGES $VM_PACKAGES
 say "building in $builddir"
-build "$builddir" -Dfaults=true -Dwerror=true
+build "$builddir" -Dfault_points=true -Dwerror=true
 
 find_qemu_10
 [ -n "$RDMAMIG_QEMU_10" ] || say "no QEMU 10: the tests that need it are skipped"
@@ -53,9 +53,14 @@ if [ -e $pool ]; then
     fi
 fi
 
+# sudo passes on no environment.
+settings=("RDMAMIG_QEMU_10=$RDMAMIG_QEMU_10")
+for name in "${!RDMAMIG_TEST_@}"; do
+    settings+=("$name=${!name}")
+done
 log=$builddir/meson-logs/testlog.json
 "${sudo[@]}" rm -f "$log"
 status=0
-"${sudo[@]}" env "RDMAMIG_QEMU_10=$RDMAMIG_QEMU_10" meson test -C "$builddir" --no-rebuild "${suites[@]}" || status=$?
+"${sudo[@]}" env "${settings[@]}" meson test -C "$builddir" --no-rebuild "${suites[@]}" || status=$?
 [ "$(id -u)" = 0 ] || sudo chown -R "$(id -u):$(id -g)" "$builddir/meson-logs"
 python3 "$root/tests/tools/summary.py" "$log" "$status"

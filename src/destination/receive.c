@@ -256,6 +256,7 @@ static gboolean record(Receive *receive, RmState from, RmState to, gboolean run,
     RmState state;
     if (!rm_journal_move(receive->journal, 1u << from, to, run, NULL, synced, &state, error))
         return FALSE;
+    rm_fault_state(rm_state_name(state));
     return state == to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
 }
@@ -406,6 +407,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
                                                         &receive->journal, &receive->guardian, error)))
         return FALSE;
     report_accepted(receive, peer);
+    rm_fault_state(rm_state_name(RM_STATE_PRECOPY));
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
 
@@ -489,6 +491,7 @@ static void abort_journal(Receive *receive)
                          receive->cancelled ? RM_STATE_CANCELLED : RM_STATE_FAILED, FALSE, NULL, FALSE,
                          &state, &error))
         g_warning("session %s: %s", receive->entry.id, error->message);
+    rm_fault_state(rm_state_name(state));
     if (rm_state_owner(state) == RM_OWNER_DESTINATION)
         receive->phase = PHASE_COMMITTED;
 }
@@ -529,6 +532,7 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
+    rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
         if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
@@ -542,6 +546,7 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     } else if (accept_hello(&receive, message, peer, &error)) {
         serve_requests(&receive);
     } else {
+        rm_fault_state(rm_state_name(RM_STATE_REFUSED));
         g_warning("%s: refused: %s: %s", peer, rm_reason_name(rm_error_reason(error)), error->message);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);

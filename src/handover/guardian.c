@@ -3,8 +3,9 @@
  * The guardian, both halves: what the daemon calls, and the process's main().
  *
  * The two are joined by a socket pair. The daemon sends single letters, the guardian one: that it is ready.
- * The end of the daemon's side is its death notice. posix_spawn() neither copies the daemon's memory nor
- * touches its pages, so it is of no matter what other sessions of the daemon have registered.
+ * The daemon's death is told by a pidfd, which is readable once no thread of the process is left.
+ * posix_spawn() neither copies the daemon's memory nor touches its pages, so it is of no matter what other
+ * sessions of the daemon have registered.
  *
  * It inherits three descriptors by fixed numbers, and stderr. All others of the daemon are close-on-exec, and
  * it closes what there may be nevertheless: a control or data connection that it held would keep the peer
@@ -19,6 +20,7 @@
 #include "handover/guardian.h"
 
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
@@ -252,28 +254,45 @@ static void take_letter(Watch *watch, char letter)
         watch->deadline = 0;
 }
 
-/* Returns TRUE if the daemon has died, FALSE if it lets us end. */
+/* Takes in what the daemon has said. FALSE once it has said that all is done. */
+static gboolean listen_to(struct pollfd *daemon, Watch *watch)
+{
+    char letter;
+    ssize_t n = recv(DAEMON_FD, &letter, 1, 0);
+    if (n == 1 && letter == END)
+        return FALSE;
+    if (n == 1)
+        take_letter(watch, letter);
+    else if (n == 0 || (errno != EINTR && errno != EAGAIN))
+        daemon->fd = -1;
+    return TRUE;
+}
+
+/* Returns TRUE if the daemon has died, FALSE if it lets us end.
+ *
+ * The end of its process is what counts, and nothing less: a guest is lost if it is let run here while a
+ * daemon that lives hands it over. The end of the socket alone would be a fault of the daemon's. What it has
+ * said comes first, for it may have ended right after its last word. */
 static gboolean watch_daemon(Watch *watch)
 {
+    struct pollfd fds[2] = {{.fd = DAEMON_FD, .events = POLLIN}, {.fd = watch->daemon, .events = POLLIN}};
     for (;;) {
-        struct pollfd poller = {.fd = DAEMON_FD, .events = POLLIN};
-        char letter;
         gint64 left = watch->deadline - g_get_monotonic_time();
         if (watch->deadline != 0 && left <= 0) {
             kill_daemon(watch);
             continue;
         }
         int timeout = watch->deadline == 0 ? -1 : (int)MIN((left + 999) / 1000, G_MAXINT);
-        if (poll(&poller, 1, timeout) <= 0)
+        if (poll(fds, G_N_ELEMENTS(fds), timeout) <= 0)
             continue;
-        ssize_t n = recv(DAEMON_FD, &letter, 1, 0);
-        if (n < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (n <= 0)
+        if (fds[0].fd >= 0 && fds[0].revents != 0) {
+            if (!listen_to(&fds[0], watch))
+                return FALSE;
+        } else if (fds[1].revents != 0) {
             return TRUE;
-        if (letter == END)
-            return FALSE;
-        take_letter(watch, letter);
+        }
+        if (fds[0].fd < 0 && fds[1].fd < 0) /* it had ended before we could watch it */
+            return TRUE;
     }
 }
 
@@ -297,6 +316,7 @@ int rm_guardian_main(int argc, char **argv,
         return 2;
     }
     set_up_process();
+    rm_fault_off();
     g_autoptr(RmJournal) journal = rm_journal_adopt(JOURNAL_FD, &error);
     if (journal == NULL) {
         g_warning("%s", error->message);

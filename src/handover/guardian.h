@@ -5,9 +5,8 @@
  * It is this program again (/proc/self/exe), started by posix_spawn before any memory is registered, in a
  * session of its own (setsid), and outside the daemon's cgroup where systemd can be asked for a scope. It
  * holds the QMP connection (shared: it neither reads nor writes while the daemon lives), the journal's file,
- * and one end of a pipe. When the pipe ends, no thread of the daemon can do anything any more (the kernel
- * closes a process's files with its last thread), so what the journal says then is final: the guardian
- * settles the session by it (settle.h), and ends.
+ * and one end of a socket pair. When the daemon's process has ended, no thread of it can do anything any
+ * more, so what the journal says then is final: the guardian settles the session by it (settle.h), and ends.
  *
  * The daemon tells it when the guest is paused and when it no longer is; a pause longer than `max_pause_ms`
  * without `commit` means that the daemon hangs: the guardian kills it, waits for its end, and settles.

@@ -8,6 +8,7 @@
  */
 #include "source/session.h"
 
+#include "common/fault.h"
 #include "common/kernel.h"
 #include "common/printable.h"
 #include "common/reason.h"
@@ -92,6 +93,7 @@ void rm_session_set_state(RmSession *session, RmState state)
     g_debug("%s -> %s", rm_state_name(session->state), rm_state_name(state));
     session->state = state;
     rm_reporter_state(session->reporter, state);
+    rm_fault_state(rm_state_name(state));
 }
 
 gboolean rm_session_check(RmSession *session, GError **error)
@@ -180,6 +182,7 @@ static gboolean attach(RmSession *session, GError **error)
 static gboolean run_steps(RmSession *session, GError **error)
 {
     rm_reporter_state(session->reporter, RM_STATE_CONNECTING);
+    rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
     if (!open_guest(session, error) || !rm_negotiate_connect(session, error))
         return FALSE;
     rm_session_set_state(session, RM_STATE_PREFLIGHT);

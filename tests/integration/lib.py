@@ -538,7 +538,7 @@ class Case(unittest.TestCase):
     def assert_equal_memory(self, source, target):
         """Compares every page of every block; neither guest may run."""
         for qemu in (source, target):
-            self.assertFalse(qemu.qmp("query-status")["running"], f"{qemu.name} runs")
+            self.assertFalse(qemu.qmp("query-status")["running"], f"{qemu.name} runs; {qemu.qmp.events[-6:]}")
         for a, b in zip(source.rams, target.rams, strict=True):
             done = subprocess.run([str(COMPARE), a.path, b.path], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, f"{a.name}: {done.stdout}{done.stderr}")

@@ -210,6 +210,12 @@ class Greetings(Hostile):
         self.assertNotIn("\x1b", log)
         self.assertNotIn("\n2026", log)
 
+    def test_late_hello(self):
+        """A source that is alive may look at its guest for a while before it says hello."""
+        with Source(self.daemon, self.hello) as source:
+            time.sleep(12)
+            self.assertEqual(source.greet()["type"], "accept")
+
     def test_two_hellos_at_once(self):
         with self.source() as source, Source(self.daemon, self.hello) as second:
             self.assert_refused(second, second.greet(), "guest-not-found", "guest-busy")

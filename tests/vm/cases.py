@@ -100,7 +100,8 @@ class Shapes(MoveCase):
 
     def test_sparse_4_gib(self):
         """Neither side grows by what nobody wrote."""
-        source, target, daemon = self.pair(*DEVICE, rams=(4096,), guest={"last": 9 * MIB})
+        source, target, daemon = self.pair(*DEVICE, rams=(4096,), guest={"last": 9 * MIB},
+                                           daemon_env={"RDMAMIG_FAULT": "trim-ms=60000"})
         for at in (300, 1025, 4095):
             source.rams[0].fill(at, 1)
         before = source.rams[0].used()
@@ -130,7 +131,8 @@ class Shapes(MoveCase):
     def test_cancelled_then_moved(self):
         """A cancelled migration leaves the guest running and both sides fit for the next."""
         source, target, daemon = self.pair(*DEVICE, rams=(128,), guest={"last": 9 * MIB})
-        send = Send(self, source, daemon, "--max-bandwidth", "4M", *DEVICE)
+        source.rams[0].fill(128 - FILLED, FILLED)
+        send = Send(self, source, daemon, "--max-bandwidth", "1M", *DEVICE)
         send.wait_precopy()
         send.kill(2)
         self.assertEqual(send.finish()[0], lib.CANCELLED)

@@ -525,7 +525,9 @@ static void revoke_all(Destination *destination)
 
 static void trim(Destination *destination)
 {
-    gint64 start = g_get_monotonic_time(), deadline = start + TRIM_MS * G_TIME_SPAN_MILLISECOND;
+    const char *patience = rm_fault_value("trim-ms");
+    gint64 ms = patience != NULL ? g_ascii_strtoll(patience, NULL, 10) : TRIM_MS;
+    gint64 start = g_get_monotonic_time(), deadline = start + ms * G_TIME_SPAN_MILLISECOND;
     uint64_t bytes = 0;
     for (unsigned i = 0; i < destination->blocks->count; i++)
         bytes += rm_verbs_target_trim(destination->targets[i], deadline);

@@ -165,6 +165,13 @@ static void pause_and_go_on(RmGuardian *guardian, int out)
     say(out);
 }
 
+static void lose_socket(RmGuardian *guardian, int out)
+{
+    say(out);
+    for (int fd = 3; fd < STRAY_FD; fd++)
+        close(fd);
+}
+
 /* ---- tests ---- */
 
 static void test_daemon_killed(void)
@@ -233,6 +240,12 @@ static void test_not_hung(void)
 {
     assert_not_killed(300, pause_and_go_on);
     assert_not_killed(0, pause_guest);
+}
+
+/* A daemon that lives is never settled for, whatever became of its end of the socket. */
+static void test_lost_socket(void)
+{
+    assert_not_killed(0, lose_socket);
 }
 
 /* In this process: the orderly end, and guardians that are stopped or dead. */
@@ -305,6 +318,7 @@ int main(int argc, char **argv)
     g_test_add_func("/handover/guardian/hung", test_hung);
     g_test_add_func("/handover/guardian/stopped-and-hung", test_stopped_and_hung);
     g_test_add_func("/handover/guardian/not-hung", test_not_hung);
+    g_test_add_func("/handover/guardian/lost-socket", test_lost_socket);
     g_test_add_func("/handover/guardian/end", test_end);
     g_test_add_func("/handover/guardian/no-start", test_no_start);
     g_test_add_func("/handover/guardian/by-hand", test_by_hand);
