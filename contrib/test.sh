@@ -28,7 +28,7 @@ need_root
 # shellcheck disable=SC2086
 install $BUILD_PACKAGES $GUEST_PACKAGES $TEST_PACKAGES $VM_PACKAGES
 say "building in $builddir"
-build "$builddir" -Dfaults=true -Dwerror=true
+build "$builddir" -Dfault_points=true -Dwerror=true
 
 find_qemu_10
 [ -n "$RDMAMIG_QEMU_10" ] || say "no QEMU 10: the tests that need it are skipped"

@@ -12,6 +12,7 @@
 #include "control/channel.h"
 
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
@@ -114,6 +115,15 @@ static const char *to_text(json_object *message, gsize *ret_length)
                                              ret_length);
 }
 
+#if RM_FAULTS
+static const char *type_of(json_object *message)
+{
+    const char *type = "";
+    rm_json_string_opt(message, "type", &type, NULL);
+    return type;
+}
+#endif
+
 /* Takes `message`. */
 static gboolean write_message(RmControl *control, json_object *message, GError **error)
 {
@@ -123,7 +133,14 @@ static gboolean write_message(RmControl *control, json_object *message, GError *
     if (length > RM_MESSAGE_MAX)
         return rm_fail(error, RM_REASON_INTERNAL, "a control message of %zu bytes is over the limit of %u",
                        length, RM_MESSAGE_MAX);
-    return rm_link_write(control->link, text, length, error);
+    switch (rm_fault_message("send", type_of(owned))) {
+    case RM_FAULT_DROP:
+        return TRUE;
+    case RM_FAULT_SHORT:
+        return rm_link_cut(control->link, text, length / 2, error);
+    default:
+        return rm_link_write(control->link, text, length, error);
+    }
 }
 
 /* What is taken in changes hands by stealing, never by a second reference: json-c's counts are not atomic
@@ -216,6 +233,11 @@ static gboolean take_in(RmControl *control, const char *line, gsize length, GErr
     const char *type = NULL;
     if (message == NULL || !rm_json_string(message, "type", &type, error) || !check_type(type, error))
         return FALSE;
+    RmFaultFate fate = rm_fault_message("receive", type);
+    if (fate == RM_FAULT_DROP)
+        return TRUE;
+    if (fate == RM_FAULT_SHORT)
+        return rm_link_cut(control->link, NULL, 0, error);
     if (json_object_object_get_ex(message, RM_REPLY, NULL))
         return take_in_reply(control, &message, error);
     if (strcmp(type, "keep-alive") == 0 || take_in_end(control, message, type))
@@ -318,7 +340,15 @@ static char *say_farewell(const GError *error)
 {
     rm_autojson message = failure_message("error", rm_error_reason(error), error->message);
     gsize length = 0;
-    return g_strdup(to_text(message, &length));
+    const char *text = to_text(message, &length);
+    switch (rm_fault_message("send", "error")) {
+    case RM_FAULT_DROP:
+        return NULL;
+    case RM_FAULT_SHORT:
+        return g_strndup(text, length / 2);
+    default:
+        return g_strdup(text);
+    }
 }
 
 static gboolean take_line(void *opaque, const char *line, gsize length, GError **error)

@@ -166,6 +166,20 @@ gboolean rm_link_write(RmLink *link, const char *text, gsize length, GError **er
     return rm_link_fail_over(link, error);
 }
 
+#if RM_FAULTS
+gboolean rm_link_cut(RmLink *link, const char *text, gsize length, GError **error)
+{
+    if (length > 0) {
+        g_mutex_lock(&link->write_lock);
+        write_all(link, text, length, NULL);
+        g_mutex_unlock(&link->write_lock);
+    }
+    g_socket_shutdown(link->socket, TRUE, TRUE, NULL);
+    rm_link_break(link, RM_REASON_PEER_LOST, "cut by a fault point");
+    return rm_link_fail_over(link, error);
+}
+#endif
+
 /* Writes what fits now of `line`, if nobody else is writing. Never blocks. */
 static void write_nonblocking(RmLink *link, const char *line, GError **ret_cause)
 {
@@ -200,7 +214,8 @@ static void leave_peer(RmLink *link, const GError *error)
 {
     g_autofree char *line = link->ops.farewell(error);
     g_autoptr(GError) ignored = NULL;
-    write_nonblocking(link, line, &ignored);
+    if (line != NULL)
+        write_nonblocking(link, line, &ignored);
     rm_link_break(link, rm_error_reason(error), error->message);
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "common/reason.h"
+#include "config.h"
 
 #include <gio/gio.h>
 
@@ -24,7 +25,8 @@ typedef struct {
      * meanwhile. */
     gboolean (*take_line)(void *opaque, const char *line, gsize length,
                           GError **error); /* FALSE breaks the link */
-    /* The peer is about to be left for breaking the rules: a line that tells it so; caller frees. */
+    /* The peer is about to be left for breaking the rules: a line that tells it so, or NULL; caller frees.
+     */
     char *(*farewell)(const GError *error);
     /* The link broke or ended, in whatever thread found out; once. */
     void (*over)(void *opaque);
@@ -43,6 +45,13 @@ void rm_link_free(RmLink *link); /* after rm_link_close() and after the last cal
 /* Writes `text` and a newline; from any thread. A failure is the link's end, and the error says of what it
  * ended. */
 gboolean rm_link_write(RmLink *link, const char *text, gsize length, GError **error);
+
+#if RM_FAULTS
+/* A fault point's: writes `text` (length 0: nothing) without a newline, and breaks the link; FALSE. */
+gboolean rm_link_cut(RmLink *link, const char *text, gsize length, GError **error);
+#else
+#define rm_link_cut(link, text, length, error) FALSE
+#endif
 
 /* The first call decides what the link ended of. */
 void rm_link_break(RmLink *link, RmReason reason, const char *text);

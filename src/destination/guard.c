@@ -8,7 +8,7 @@
 #define QMP_TIMEOUT_MS 30000
 
 static RmJournal *start_journal(const RmHello *hello, const RmAccept *accept, const RmFound *found,
-                                const char *peer, GError **error)
+                                const char *peer, RmState first, GError **error)
 {
     g_autofree char *qmp = g_canonicalize_filename(found->path, NULL);
     RmJournalFacts facts = {
@@ -22,16 +22,16 @@ static RmJournal *start_journal(const RmHello *hello, const RmAccept *accept, co
         .started = found->started,
     };
     rm_journal_facts_stamp(&facts);
-    RmJournal *journal = rm_journal_create(&facts, RM_STATE_PRECOPY, error);
+    RmJournal *journal = rm_journal_create(&facts, first, error);
     g_free(facts.host_boot);
     return journal;
 }
 
 gboolean rm_guard_destination_start(const RmHello *hello, const RmAccept *accept, const RmFound *found,
-                                    const char *peer, RmJournal **ret_journal, RmGuardian **ret_guardian,
-                                    GError **error)
+                                    const char *peer, RmState first, RmJournal **ret_journal,
+                                    RmGuardian **ret_guardian, GError **error)
 {
-    *ret_journal = start_journal(hello, accept, found, peer, error);
+    *ret_journal = start_journal(hello, accept, found, peer, first, error);
     if (*ret_journal == NULL)
         return FALSE;
     RmGuardianParams params = {

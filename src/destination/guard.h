@@ -6,11 +6,12 @@
 #include "destination/find.h"
 #include "handover/guardian.h"
 
-/* Makes the journal, from which moment the session can be asked after, and starts the guardian. Reasons
- * journal, protocol, internal; *ret_journal may be set even then, and has to be moved to an end. */
+/* Makes the journal, with its first state, from which moment the session can be asked after, and starts the
+ * guardian. Reasons journal, protocol, internal; *ret_journal may be set even then, and has to be moved to an
+ * end. */
 gboolean rm_guard_destination_start(const RmHello *hello, const RmAccept *accept, const RmFound *found,
-                                    const char *peer, RmJournal **ret_journal, RmGuardian **ret_guardian,
-                                    GError **error);
+                                    const char *peer, RmState first, RmJournal **ret_journal,
+                                    RmGuardian **ret_guardian, GError **error);
 
 /* The guardian's main(). */
 int rm_guard_destination_main(int argc, char **argv);

@@ -12,6 +12,8 @@
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
+#include "handover/earlier.h"
+#include "handover/table.h"
 #include "memory/chunk.h"
 
 #include <string.h>
@@ -23,14 +25,12 @@
 #define GUEST_POLL_MS 500 /* how soon the death of the waiting QEMU is noticed */
 #define CHANNELS_TIMEOUT_MS 10000
 
-typedef enum { PHASE_RECEIVING, PHASE_LOADED, PHASE_COMMITTED } Phase;
-
 typedef struct {
     RmDaemon *daemon;
     RmControl *control;
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
-    Phase phase;
+    RmState at; /* in the table; connecting at first */
     gboolean load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
@@ -249,15 +249,31 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     return rm_control_reply(receive->control, message, reply, error);
 }
 
-/* The journal's next record, unless somebody else has ended the session there. */
-static gboolean record(Receive *receive, RmState from, RmState to, gboolean run, gboolean synced,
-                       GError **error)
+/* An event, which the table must allow: records its state where that is due, unless somebody else has ended
+ * the session there; then the session is in the state that stood in the way. */
+static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **error)
 {
+    const RmTransition *row = rm_table_step(RM_SIDE_DESTINATION, receive->at, event);
     RmState state;
-    if (!rm_journal_move(receive->journal, 1u << from, to, run, NULL, synced, &state, error))
+    g_assert(row != NULL);
+    if ((row->duties & RM_DUTY(RECORD)) == 0) {
+        receive->at = row->to;
+        return TRUE;
+    }
+    if (!rm_journal_move(receive->journal, rm_table_recorded(RM_SIDE_DESTINATION, row->from), row->to, run,
+                         NULL, (row->duties & RM_DUTY(SYNC)) != 0, &state, error))
         return FALSE;
-    return state == to ||
+    receive->at = state;
+    rm_fault_state(rm_state_name(state));
+    return state == row->to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
+}
+
+/* Committed, whatever has become of the guest since. */
+static gboolean is_ours(const Receive *receive)
+{
+    return !receive->dry_run && (receive->at == RM_STATE_COMMITTED || receive->at == RM_STATE_DONE ||
+                                 receive->at == RM_STATE_DOUBTFUL);
 }
 
 static gboolean on_load(Receive *receive, json_object *message, GError **error)
@@ -266,15 +282,14 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
         return rm_fail(error, RM_REASON_PROTOCOL, "`load` before `state`");
     end_writers(receive);
     /* Recorded first: whoever finds `switchover` after a crash ends the QEMU, whether or not it was tried. */
-    if (!record(receive, RM_STATE_PRECOPY, RM_STATE_SWITCHOVER, FALSE, FALSE, error))
+    if (!take(receive, RM_EVENT_LOAD, FALSE, error))
         return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
-        !record(receive, RM_STATE_SWITCHOVER, RM_STATE_PREPARED, FALSE, FALSE, error))
+        !take(receive, RM_EVENT_LOADED, FALSE, error))
         return FALSE;
-    receive->phase = PHASE_LOADED;
     g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
               receive->state_length);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
@@ -286,8 +301,6 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     gboolean run;
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
-    if (receive->phase != PHASE_LOADED)
-        return rm_fail(error, RM_REASON_PROTOCOL, "`commit` before `load`");
     /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the
      * guest. */
     RmGuestRun state;
@@ -297,17 +310,19 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     /* The one step that makes the guest ours, for it excludes the other: a query that aborts (fates.c). A
      * crash before it: whoever comes next aborts. After it: whoever comes next runs the guest, see settle.h.
      */
-    if (!record(receive, RM_STATE_PREPARED, RM_STATE_COMMITTED, run, TRUE, error))
+    if (!take(receive, RM_EVENT_COMMIT, run, error))
         return FALSE;
-    receive->phase = PHASE_COMMITTED;
     rm_fault_pause("destination-committed");
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
         g_critical("session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
                    receive->entry.id, (*error)->message, receive->entry.id);
+        gboolean lives = rm_journal_vmm_lives(rm_journal_facts(receive->journal));
+        if (!take(receive, lives ? RM_EVENT_ACTIVATE_FAILED : RM_EVENT_GONE, run, &problem))
+            g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
     /* Without this record the next one to look would only try again to run what runs. */
-    if (!record(receive, RM_STATE_COMMITTED, RM_STATE_DONE, run, FALSE, &problem))
+    if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
     g_message("session %s: guest %s is here and %s", receive->entry.id, receive->found.info->name,
               run ? "runs" : "is paused");
@@ -326,13 +341,13 @@ static gboolean on_bye(Receive *receive, json_object *message, GError **error)
 
 static const struct {
     const char *type;
-    Phase phase; /* the only phase in which it may come */
+    RmState state; /* the only one in which it may come */
     gboolean (*run)(Receive *receive, json_object *message, GError **error);
 } requests[] = {
-    {RM_MSG_TRANSPORT, PHASE_RECEIVING, on_transport}, {RM_MSG_REGISTER, PHASE_RECEIVING, on_register},
-    {RM_MSG_RELEASE, PHASE_RECEIVING, on_release},     {RM_MSG_ROUND_END, PHASE_RECEIVING, on_round_end},
-    {RM_MSG_VERIFY, PHASE_RECEIVING, on_verify},       {RM_MSG_STATE, PHASE_RECEIVING, on_state},
-    {RM_MSG_LOAD, PHASE_RECEIVING, on_load},           {RM_MSG_COMMIT, PHASE_LOADED, on_commit},
+    {RM_MSG_TRANSPORT, RM_STATE_PRECOPY, on_transport}, {RM_MSG_REGISTER, RM_STATE_PRECOPY, on_register},
+    {RM_MSG_RELEASE, RM_STATE_PRECOPY, on_release},     {RM_MSG_ROUND_END, RM_STATE_PRECOPY, on_round_end},
+    {RM_MSG_VERIFY, RM_STATE_PRECOPY, on_verify},       {RM_MSG_STATE, RM_STATE_PRECOPY, on_state},
+    {RM_MSG_LOAD, RM_STATE_PRECOPY, on_load},           {RM_MSG_COMMIT, RM_STATE_PREPARED, on_commit},
 };
 
 static gboolean dispatch(Receive *receive, json_object *message, GError **error)
@@ -343,7 +358,7 @@ static gboolean dispatch(Receive *receive, json_object *message, GError **error)
     for (guint i = 0; i < G_N_ELEMENTS(requests); i++) {
         if (strcmp(type, requests[i].type) != 0)
             continue;
-        if (receive->phase != requests[i].phase || receive->dry_run)
+        if (receive->at != requests[i].state || receive->dry_run)
             return rm_fail(error, RM_REASON_PROTOCOL, "`%s` at the wrong time", type);
         return requests[i].run(receive, message, error);
     }
@@ -359,6 +374,7 @@ static gboolean prepare_guest(Receive *receive, GError **error)
 {
     const RmHello *hello = receive->hello;
     if (!rm_find_guest(receive->daemon, hello, receive->entry.cancel, &receive->found, error) ||
+        !rm_earlier_check(receive->found.info->pid, error) ||
         !receive->found.guest->ops->blocks(receive->found.guest, TRUE, &receive->blocks, error) ||
         !rm_admit_guest(hello, receive->found.info, receive->blocks, error) ||
         (!hello->dry_run && !rm_blocks_claim(receive->blocks, error)))
@@ -401,11 +417,19 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
         g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
     /* The journal is the last step before `accept`: what is refused leaves no file. */
-    if (!prepare_guest(receive, error) || !start_transport(receive, error) ||
-        (!hello->dry_run && !rm_guard_destination_start(hello, accept, &receive->found, peer,
-                                                        &receive->journal, &receive->guardian, error)))
+    if (!prepare_guest(receive, error) || !start_transport(receive, error))
+        return FALSE;
+    const RmTransition *row =
+        rm_table_step(RM_SIDE_DESTINATION, receive->at, hello->dry_run ? RM_EVENT_CHECKED : RM_EVENT_HELLO);
+    gboolean guarded =
+        hello->dry_run || rm_guard_destination_start(hello, accept, &receive->found, peer, row->to,
+                                                     &receive->journal, &receive->guardian, error);
+    if (hello->dry_run || receive->journal != NULL)
+        receive->at = row->to;
+    if (!guarded)
         return FALSE;
     report_accepted(receive, peer);
+    rm_fault_state(rm_state_name(RM_STATE_PRECOPY));
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
 
@@ -426,7 +450,7 @@ static gboolean next_request(Receive *receive, json_object **ret_message, GError
             g_propagate_error(error, g_steal_pointer(&problem));
             return FALSE;
         }
-        if (receive->phase == PHASE_RECEIVING &&
+        if (receive->at == RM_STATE_PRECOPY &&
             !receive->found.guest->ops->poll(receive->found.guest, error)) {
             g_prefix_error(error, "the waiting QEMU: ");
             return FALSE;
@@ -453,7 +477,7 @@ static void serve_requests(Receive *receive)
         if (!dispatch(receive, message, &problem))
             rm_control_reply_failure(receive->control, message, RM_MSG_FAILED, problem, NULL);
     }
-    if (problem == NULL || receive->phase == PHASE_COMMITTED)
+    if (problem == NULL || is_ours(receive))
         return;
     receive->cancelled = rm_error_reason(problem) == RM_REASON_CANCELLED;
     g_warning("session %s ended without the guest: %s: %s", receive->entry.id,
@@ -466,8 +490,8 @@ static void serve_requests(Receive *receive)
 static void end_guest(Receive *receive)
 {
     g_autoptr(GError) error = NULL;
-    gboolean burnt = receive->load_tried && receive->phase != PHASE_COMMITTED;
-    gboolean surplus = receive->found.started && receive->phase != PHASE_COMMITTED;
+    gboolean burnt = receive->load_tried && !is_ours(receive);
+    gboolean surplus = receive->found.started && !is_ours(receive);
     if (receive->found.guest == NULL || (!burnt && !surplus))
         return;
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))
@@ -484,18 +508,14 @@ static void end_guest(Receive *receive)
 static void abort_journal(Receive *receive)
 {
     g_autoptr(GError) error = NULL;
-    RmState state = RM_STATE_FAILED;
-    if (!rm_journal_move(receive->journal, RM_JOURNAL_OPEN,
-                         receive->cancelled ? RM_STATE_CANCELLED : RM_STATE_FAILED, FALSE, NULL, FALSE,
-                         &state, &error))
+    if (!take(receive, receive->cancelled ? RM_EVENT_CANCELLED : RM_EVENT_FAILED, FALSE, &error) &&
+        !rm_state_is_end(receive->at))
         g_warning("session %s: %s", receive->entry.id, error->message);
-    if (rm_state_owner(state) == RM_OWNER_DESTINATION)
-        receive->phase = PHASE_COMMITTED;
 }
 
 static void receive_clear(Receive *receive)
 {
-    if (receive->journal != NULL && receive->phase != PHASE_COMMITTED)
+    if (receive->journal != NULL && !is_ours(receive) && !rm_state_is_end(receive->at))
         abort_journal(receive);
     end_writers(receive);
     end_guest(receive);
@@ -529,6 +549,7 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
+    rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
         if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
@@ -542,6 +563,7 @@ void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char 
     } else if (accept_hello(&receive, message, peer, &error)) {
         serve_requests(&receive);
     } else {
+        rm_fault_state(rm_state_name(RM_STATE_REFUSED));
         g_warning("%s: refused: %s: %s", peer, rm_reason_name(rm_error_reason(error)), error->message);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);

@@ -23,6 +23,21 @@ gboolean rm_settle_destination_due(RmJournal *journal)
     return vmm_is_spent(facts, &record) && rm_journal_vmm_lives(facts);
 }
 
+/* The VMM has ended, and nobody can tell whether the guest had run in it. That it was committed here must no
+ * longer be said, for nothing would ever run it; that it was aborted must not be said either, for it may have
+ * run. So the answer is "unknown" from now on, and the source's operator decides. */
+static gboolean leave_doubtful(RmJournal *journal, gboolean run, RmState *ret_state, GError **error)
+{
+    const RmJournalFacts *facts = rm_journal_facts(journal);
+    if (!rm_journal_move(journal, RM_STATE_BIT(COMMITTED), RM_STATE_DOUBTFUL, run, NULL, FALSE, ret_state,
+                         error))
+        return FALSE;
+    return rm_fail(error, RM_REASON_GUEST_GONE,
+                   "guest %s had been handed over to this host, and its QEMU (pid %d) has ended; it may have "
+                   "run here",
+                   facts->guest, (int)facts->pid);
+}
+
 /* The guest is here. activate() is without effect on one that runs. */
 static gboolean run_guest(RmJournal *journal, RmGuest *guest, gboolean run, RmState *ret_state,
                           GError **error)
@@ -30,10 +45,11 @@ static gboolean run_guest(RmJournal *journal, RmGuest *guest, gboolean run, RmSt
     const RmJournalFacts *facts = rm_journal_facts(journal);
     if (!rm_journal_sync(journal, error))
         return FALSE;
+    if (guest == NULL && !rm_journal_vmm_lives(facts))
+        return leave_doubtful(journal, run, ret_state, error);
     if (guest == NULL)
-        return rm_fail(error, RM_REASON_GUEST_GONE,
-                       "guest %s had been handed over to this host, and its QEMU (pid %d) has ended",
-                       facts->guest, (int)facts->pid);
+        return rm_fail(error, RM_REASON_QMP_UNREACHABLE, "QEMU (pid %d) with guest %s cannot be reached",
+                       (int)facts->pid, facts->guest);
     if (run && !guest->ops->activate(guest, error))
         return FALSE;
     return rm_journal_move(journal, RM_STATE_BIT(COMMITTED), RM_STATE_DONE, run, NULL, FALSE, ret_state,
@@ -73,7 +89,7 @@ gboolean rm_settle_destination(RmJournal *journal, RmGuest *guest, RmState *ret_
     gboolean ok = TRUE;
     if (state == RM_STATE_COMMITTED)
         ok = run_guest(journal, guest, record.run, &state, error);
-    else if (state != RM_STATE_DONE && vmm_is_spent(facts, &record) && guest != NULL)
+    else if (rm_state_owner(state) == RM_OWNER_SOURCE && vmm_is_spent(facts, &record) && guest != NULL)
         ok = rm_journal_sync(journal, error) && end_spent(facts, guest, error);
     if (ret_state != NULL)
         *ret_state = state;

@@ -20,6 +20,7 @@
 #include "handover/guardian.h"
 
 #include "common/autoptr.h"
+#include "common/fault.h"
 #include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
@@ -315,6 +316,7 @@ int rm_guardian_main(int argc, char **argv,
         return 2;
     }
     set_up_process();
+    rm_fault_off();
     g_autoptr(RmJournal) journal = rm_journal_adopt(JOURNAL_FD, &error);
     if (journal == NULL) {
         g_warning("%s", error->message);

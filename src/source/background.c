@@ -16,6 +16,7 @@
 #include "common/autoptr.h"
 #include "common/log.h"
 #include "common/system-log.h"
+#include "handover/scope.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -148,6 +149,15 @@ int rm_background_run(char **argv)
 void rm_background_begin(void)
 {
     setsid();
+}
+
+void rm_background_enter_scope(const char *id)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *name = g_strdup_printf("rdmamig-%s.scope", id);
+    g_autofree char *description = g_strdup_printf("rdmamig session %s", id);
+    if (!rm_scope_enter(name, description, getpid(), &error))
+        g_debug("no scope of its own: %s", error->message);
 }
 
 gboolean rm_background_detach(const char *id)

@@ -16,6 +16,9 @@ int rm_background_run(char **argv);
 
 /* The session's half. First of all: it leaves the caller's session and terminal. */
 void rm_background_begin(void);
+/* Where there is systemd, the session gets a scope of its own, so that it does not
+ * end with the caller's service, or login. */
+void rm_background_enter_scope(const char *id);
 /* The session `id` goes on: the caller is told, and nothing is heard of this process any more but in the log.
  * FALSE if nobody could be told. */
 gboolean rm_background_detach(const char *id);

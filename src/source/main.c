@@ -102,8 +102,10 @@ static int run_send(const RmSendOptions *options)
     g_autoptr(GError) error = NULL;
     RmReporter *reporter = rm_reporter_new(choose_style(options), id);
     RmSession *session = rm_session_new(options, reporter, id);
-    if (options->background)
+    if (options->background) {
+        rm_background_enter_scope(id);
         rm_reporter_watch(reporter, on_state, session);
+    }
     Send send = {.session = session, .reporter = reporter, .loop = loop};
     RmMonitor *monitor = rm_monitor_new(session, reporter, &error);
     if (monitor == NULL) {

@@ -93,6 +93,9 @@ static gboolean settle_destination(RmJournal *journal, RmGuest *guest, RmSettled
                                          facts->guest, g_get_host_name(), (int)facts->pid);
     if (settled->owner == RM_OWNER_DESTINATION && guest == NULL)
         settled->next = g_strdup("it is safe to start it here again");
+    else if (settled->state == RM_STATE_DOUBTFUL)
+        settled->next =
+            g_strdup_printf("at its source, where it is paused: rdmamig resolve %s", facts->session);
     return ok;
 }
 

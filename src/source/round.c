@@ -346,6 +346,7 @@ gboolean rm_round_begin(RmSession *session, RmRoundKind kind, RmRound *round, GE
     session->round_base = round->before;
     for (guint i = 0; i < session->blocks->len; i++)
         push_block(session, i);
+    rm_sender_post(session->sender); /* what the stopped guest wrote travels while its state is saved */
     return TRUE;
 }
 

@@ -70,6 +70,12 @@ void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBi
     rm_send_worker_push(&sender->workers[channel], block, chunk, pages);
 }
 
+void rm_sender_post(RmSender *sender)
+{
+    for (unsigned i = 0; i < sender->shared.params.channels; i++)
+        rm_send_worker_post(&sender->workers[i]);
+}
+
 gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpointer data, GError **error),
                          gpointer data, GError **error)
 {

@@ -57,6 +57,9 @@ gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GEr
  * returned. */
 void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBitmap *pages);
 
+/* There is no more to push in this round: what was pushed is written now, not only once the round ends. */
+void rm_sender_post(RmSender *sender);
+
 /* Ends round `round` on every channel and waits until all of it is off our hands. `tick` is called every 100
  * ms of the wait; if it returns FALSE the transport is aborted and its error returned. */
 gboolean rm_sender_flush(RmSender *sender, uint32_t round, gboolean (*tick)(gpointer data, GError **error),

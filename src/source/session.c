@@ -8,10 +8,12 @@
  */
 #include "source/session.h"
 
+#include "common/fault.h"
 #include "common/kernel.h"
 #include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "handover/earlier.h"
 #include "source/guard.h"
 #include "source/settle.h"
 
@@ -86,12 +88,35 @@ void rm_session_cancel(RmSession *session)
     g_cancellable_cancel(session->cancel);
 }
 
-void rm_session_set_state(RmSession *session, RmState state)
+static void enter(RmSession *session, RmState state)
 {
-    g_assert(rm_state_may_follow(RM_SIDE_SOURCE, session->state, state));
+    if (state == session->state)
+        return;
     g_debug("%s -> %s", rm_state_name(session->state), rm_state_name(state));
     session->state = state;
     rm_reporter_state(session->reporter, state);
+    rm_fault_state(rm_state_name(state));
+}
+
+gboolean rm_session_event(RmSession *session, RmEvent event, GError **error)
+{
+    const RmTransition *row = rm_table_step(RM_SIDE_SOURCE, session->state, event);
+    g_assert(row != NULL);
+    if (!rm_record(session, row, error))
+        return FALSE;
+    enter(session, row->to);
+    return TRUE;
+}
+
+/* The last event. A record that fails is only warned of: whoever settles the session by the one before does
+ * again what has been done, without harm. */
+static void end_by(RmSession *session, RmEvent event)
+{
+    g_autoptr(GError) problem = NULL;
+    if (rm_session_event(session, event, &problem))
+        return;
+    rm_reporter_warning(session->reporter, RM_REASON_JOURNAL, problem->message);
+    enter(session, rm_table_step(RM_SIDE_SOURCE, session->state, event)->to);
 }
 
 gboolean rm_session_check(RmSession *session, GError **error)
@@ -119,7 +144,7 @@ static gboolean open_guest(RmSession *session, GError **error)
     if (session->guest == NULL || !session->guest->ops->describe(session->guest, &session->info, error))
         return FALSE;
     rm_reporter_set_guest(session->reporter, session->info->name);
-    return TRUE;
+    return rm_earlier_check(session->info->pid, error);
 }
 
 static gboolean preflight(RmSession *session, GError **error)
@@ -180,20 +205,17 @@ static gboolean attach(RmSession *session, GError **error)
 static gboolean run_steps(RmSession *session, GError **error)
 {
     rm_reporter_state(session->reporter, RM_STATE_CONNECTING);
-    if (!open_guest(session, error) || !rm_negotiate_connect(session, error))
+    rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
+    if (!open_guest(session, error) || !rm_negotiate_connect(session, error) ||
+        !rm_session_event(session, RM_EVENT_CONNECTED, error))
         return FALSE;
-    rm_session_set_state(session, RM_STATE_PREFLIGHT);
     if (!preflight(session, error))
         return FALSE;
     if (session->options->dry_run)
         return TRUE;
-    if (!rm_record_start(session, error) || !rm_guard_source_start(session, error))
-        return FALSE;
-    rm_session_set_state(session, RM_STATE_ATTACHING);
-    if (!attach(session, error))
-        return FALSE;
-    rm_session_set_state(session, RM_STATE_PRECOPY);
-    return rm_converge_precopy(session, error) && rm_switchover_run(session, error);
+    return rm_session_event(session, RM_EVENT_ACCEPTED, error) && rm_guard_source_start(session, error) &&
+           attach(session, error) && rm_session_event(session, RM_EVENT_ARMED, error) &&
+           rm_converge_precopy(session, error) && rm_switchover_run(session, error);
 }
 
 /* ---- the end ---- */
@@ -233,15 +255,13 @@ static void tell_peer(RmSession *session, const GError *problem)
     }
 }
 
-static RmState end_state(RmSession *session, RmReason reason)
+/* What a session comes to that fails. After `commit` the destination's word says it; before, the guest is
+ * ours, whatever reason a peer may name. */
+static RmEvent failure_event(const RmSession *session, RmReason reason)
 {
-    /* Only a commit can leave doubt; before it the guest is ours, whatever reason a peer may name. */
     if (session->state == RM_STATE_COMMITTED)
-        return reason == RM_REASON_DOUBTFUL || reason == RM_REASON_RESUME ? RM_STATE_DOUBTFUL
-                                                                          : RM_STATE_FAILED;
-    if (reason == RM_REASON_CANCELLED)
-        return RM_STATE_CANCELLED;
-    return session->state <= RM_STATE_ATTACHING ? RM_STATE_REFUSED : RM_STATE_FAILED;
+        return session->verdict;
+    return reason == RM_REASON_CANCELLED ? RM_EVENT_CANCELLED : RM_EVENT_FAILED;
 }
 
 const char *rm_session_guest_name(const RmSession *session)
@@ -262,7 +282,7 @@ static void end_source(RmSession *session, RmResult *result)
 {
     g_autoptr(GError) problem = NULL;
     int pid = (int)session->info->pid;
-    if (session->unconfirmed)
+    if (session->verdict == RM_EVENT_FATE_COMMITTED)
         result->detail =
             g_strdup_printf("the destination has taken the guest over, and did not say that it runs; the old "
                             "QEMU (pid %d) was left paused here",
@@ -273,8 +293,9 @@ static void end_source(RmSession *session, RmResult *result)
     if (result->detail == NULL)
         return;
     result->reason = RM_REASON_CLEANUP;
-    result->next = session->unconfirmed ? g_strdup_printf("rdmamig resolve %s", session->id)
-                                        : g_strdup_printf("kill %d", pid);
+    result->next = session->verdict == RM_EVENT_FATE_COMMITTED
+                       ? g_strdup_printf("rdmamig resolve %s", session->id)
+                       : g_strdup_printf("kill %d", pid);
     result->exit_status = 6;
 }
 
@@ -287,11 +308,8 @@ static void end_well(RmSession *session, RmResult *result)
     tell_peer(session, NULL);
     rm_session_end_data(session);
     rm_tracker_free(g_steal_pointer(&session->tracker));
-    rm_session_set_state(session, RM_STATE_DONE);
-    /* Before the old VMM is ended: should we die in between, whoever settles the session ends it.
-     * Unconfirmed, the journal stays at `committed`, by which nobody ends it. */
-    if (!session->unconfirmed)
-        rm_record_end(session);
+    /* Before the old VMM is ended: should we die in between, whoever settles the session ends it. */
+    end_by(session, session->verdict);
     end_source(session, result);
 }
 
@@ -302,20 +320,23 @@ static void end_badly(RmSession *session, RmResult *result, GError **error)
         [RM_STATE_REFUSED] = 3, [RM_STATE_FAILED] = 1, [RM_STATE_CANCELLED] = 4, [RM_STATE_DOUBTFUL] = 5};
     g_autoptr(GError) resume_problem = NULL;
     gboolean as_before = TRUE;
-    if (end_state(session, rm_error_reason(*error)) != RM_STATE_DOUBTFUL &&
-        !rm_switchover_roll_back(session, &resume_problem)) {
+    const RmTransition *row =
+        rm_table_step(RM_SIDE_SOURCE, session->state, failure_event(session, rm_error_reason(*error)));
+    if ((row->duties & RM_DUTY(RESUME)) != 0 && !rm_switchover_roll_back(session, &resume_problem)) {
         as_before = rm_error_reason(resume_problem) == RM_REASON_CLEANUP;
         rm_reporter_warning(session->reporter, RM_REASON_RESUME, resume_problem->message);
     }
     find_root_cause(session, error);
     const GError *problem = *error;
-    RmState state = end_state(session, rm_error_reason(problem));
+    RmEvent event = failure_event(session, rm_error_reason(problem));
     tell_peer(session, problem);
     rm_session_end_data(session);
     rm_tracker_free(g_steal_pointer(&session->tracker));
-    rm_session_set_state(session, state);
-    if (as_before) /* else it is still to be rolled back, by `resolve` */
-        rm_record_end(session);
+    if (as_before)
+        end_by(session, event);
+    else /* not recorded: it is still to be rolled back, by `resolve` */
+        enter(session, rm_table_step(RM_SIDE_SOURCE, session->state, event)->to);
+    RmState state = session->state;
     result->reason = rm_error_reason(problem);
     result->detail = rm_printable(problem->message, DETAIL_MAX); /* parts of it are other people's words */
     result->exit_status = exits[state];
@@ -337,7 +358,7 @@ static void end_dry_run(RmSession *session, RmResult *result)
     result->transport = g_strdup(session->transport->name);
     result->where = source_whereabouts(session);
     tell_peer(session, NULL);
-    rm_session_set_state(session, RM_STATE_DONE);
+    end_by(session, RM_EVENT_CHECKED);
 }
 
 void rm_session_run(RmSession *session, RmResult *ret_result)
@@ -357,7 +378,9 @@ void rm_session_run(RmSession *session, RmResult *ret_result)
     char *where = rm_printable(result.where, DETAIL_MAX); /* a guest's name is its owner's choice */
     g_free(result.where);
     result.where = where;
-    result.state = session->state;
+    /* Taken over, without word that it runs: moved, for all that can be said here. The journal keeps
+     * `committed`, by which the old VMM is kept. */
+    result.state = session->state == RM_STATE_COMMITTED ? RM_STATE_DONE : session->state;
     result.owner = result.dry_run ? RM_OWNER_SOURCE : rm_state_owner(session->state);
     if (session->metrics.total_us == 0)
         session->metrics.total_us = g_get_monotonic_time() - session->metrics.start_us;

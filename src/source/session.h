@@ -19,6 +19,7 @@
 #include "guest/guest.h"
 #include "handover/guardian.h"
 #include "handover/journal.h"
+#include "handover/table.h"
 #include "memory/populated.h"
 #include "source/options.h"
 #include "source/report.h"
@@ -52,7 +53,7 @@ typedef struct {
     gboolean guest_touched; /* stopped by us: roll back */
     gboolean moved_stopped; /* since it did not converge, and that was wished */
     GSource *pause_timer;   /* NULL while no bound runs */
-    gboolean unconfirmed;   /* the destination has committed, and not said that the guest runs */
+    RmEvent verdict;        /* committed: `running`, or what the destination said when asked */
     RmJournal *journal;     /* from `accept` on */
     RmGuardian *guardian;   /* likewise */
     RmControl *control;
@@ -90,7 +91,10 @@ void rm_session_cancel(RmSession *session);
 
 /* As operators know it: the path of its QMP socket where it has no name. Borrowed. */
 const char *rm_session_guest_name(const RmSession *session);
-void rm_session_set_state(RmSession *session, RmState state);
+/* An event, which the table must allow: records its state where that is due, then is in it. FALSE, and in
+ * the state before, if it could not be recorded. The row's other duties are the caller's: `resume` before,
+ * what stands behind `sync` after. */
+gboolean rm_session_event(RmSession *session, RmEvent event, GError **error);
 /* FALSE with the reason if the session was cancelled or its control channel is lost. */
 gboolean rm_session_check(RmSession *session, GError **error);
 /* Aborts and closes the data channels and joins the sender: nothing of ours reads the guest's RAM afterwards.
@@ -105,15 +109,12 @@ gboolean rm_negotiate_data(RmSession *session, GError **error);
 gboolean rm_negotiate_connect(RmSession *session, GError **error);
 
 /* record.c: the session's journal. Reason journal throughout. */
-gboolean rm_record_start(RmSession *session, GError **error);
-gboolean rm_record(RmSession *session, RmState from, RmState to, GError **error);
+/* The row's record, if it has one; its first makes the file. */
+gboolean rm_record(RmSession *session, const RmTransition *row, GError **error);
 /* Whether the guest is to run at the destination; in every record, so that the latest one says it. */
 gboolean rm_record_runs(const RmSession *session);
 /* For RmGuestOps.set_note; data is the session. */
 gboolean rm_record_note(gpointer data, json_object *found, GError **error);
-/* The end state that the session is in. A failure is only warned of: settling what is settled does nothing.
- */
-void rm_record_end(RmSession *session);
 
 /* round.c */
 typedef enum {

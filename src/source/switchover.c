@@ -167,9 +167,14 @@ static gboolean ask_fate(RmSession *session, const GError *cause, GError **error
     gboolean silent = cause->code == RM_REASON_PEER_LOST || cause->code == RM_REASON_PEER_TIMEOUT;
     gboolean committed = FALSE, done = FALSE;
     RmFate fate;
+    rm_session_event(session, RM_EVENT_LOST, NULL); /* it records nothing */
+    session->verdict = RM_EVENT_FATE_UNKNOWN;
     warn_asking(session, rm_error_reason(cause), cause->message);
     while (g_get_monotonic_time() < deadline) {
         gboolean answered = ask(session, &fate, &done);
+        session->verdict = done                      ? RM_EVENT_FATE_DONE
+                           : fate == RM_FATE_ABORTED ? RM_EVENT_FATE_ABORTED
+                                                     : RM_EVENT_FATE_UNKNOWN;
         if (done)
             return TRUE;
         if (fate == RM_FATE_ABORTED)
@@ -182,11 +187,9 @@ static gboolean ask_fate(RmSession *session, const GError *cause, GError **error
     if (!committed)
         return rm_fail(error, RM_REASON_DOUBTFUL, "commit was sent and its fate is unknown (%s)",
                        cause->message);
-    if (!silent)
-        return rm_fail(error, RM_REASON_RESUME, "the destination has the guest and could not run it: %s",
-                       cause->message);
-    session->unconfirmed = TRUE;
-    return TRUE;
+    session->verdict = silent ? RM_EVENT_FATE_COMMITTED : RM_EVENT_FATE_STUCK;
+    return silent || rm_fail(error, RM_REASON_RESUME,
+                             "the destination has the guest and could not run it: %s", cause->message);
 }
 
 /* TRUE if the destination said, here or asked by the way, that the guest is as it is to be. While it is
@@ -199,12 +202,15 @@ static gboolean hear_running(RmSession *session, uint64_t id, GError **error)
     while (!rm_control_wait(session->control, id, SILENCE_MS) && g_get_monotonic_time() < deadline) {
         RmFate fate;
         gboolean done;
+        rm_session_event(session, RM_EVENT_LOST, NULL);
         if (!warned)
             warn_asking(session, RM_REASON_PEER_TIMEOUT, "not within 5 s");
         warned = TRUE;
         ask(session, &fate, &done);
-        if (done)
+        if (done) {
+            session->verdict = RM_EVENT_FATE_DONE;
             return TRUE;
+        }
         if (fate == RM_FATE_ABORTED)
             break;
     }
@@ -216,11 +222,11 @@ static gboolean hear_running(RmSession *session, uint64_t id, GError **error)
 static gboolean commit(RmSession *session, GError **error)
 {
     g_autoptr(GError) problem = NULL;
-    if (!rm_record(session, RM_STATE_PREPARED, RM_STATE_COMMITTED, error))
+    if (!rm_session_event(session, RM_EVENT_COMMIT, error))
         return FALSE;
+    session->verdict = RM_EVENT_RUNNING;
     json_object *message = rm_json_message(RM_MSG_COMMIT);
     rm_json_add_bool(message, "run", rm_record_runs(session));
-    rm_session_set_state(session, RM_STATE_COMMITTED);
     rm_pause_end(session);
     rm_fault_pause("switchover-commit");
     uint64_t id = rm_control_begin(session->control, message, &problem);
@@ -246,13 +252,11 @@ static gboolean check_still_ours(RmSession *session, GError **error)
 gboolean rm_switchover_run(RmSession *session, GError **error)
 {
     RmBlock *block = NULL;
+    if (!rm_session_event(session, RM_EVENT_CONVERGED, error))
+        return FALSE;
     int64_t begin = g_get_monotonic_time();
-    rm_session_set_state(session, RM_STATE_SWITCHOVER);
-    gboolean ok = rm_record(session, RM_STATE_PRECOPY, RM_STATE_SWITCHOVER, error) &&
-                  prepare(session, &block, error) &&
-                  rm_record(session, RM_STATE_SWITCHOVER, RM_STATE_PREPARED, error);
+    gboolean ok = prepare(session, &block, error) && rm_session_event(session, RM_EVENT_PREPARED, error);
     if (ok) {
-        rm_session_set_state(session, RM_STATE_PREPARED);
         rm_fault_pause("switchover-prepared");
         ok = check_still_ours(session, error);
     }

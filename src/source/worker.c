@@ -15,7 +15,7 @@
 #define BATCH_BYTES (UINT64_C(64) << 20)
 G_STATIC_ASSERT(RM_BATCH_CHUNKS *RM_PLAN_EXTENTS_MAX <= RM_REGISTER_EXTENTS_MAX);
 
-typedef enum { WORK_CHUNK, WORK_ROUND_END, WORK_QUIT } WorkKind;
+typedef enum { WORK_CHUNK, WORK_POST, WORK_ROUND_END, WORK_QUIT } WorkKind;
 
 typedef struct {
     WorkKind kind;
@@ -413,15 +413,22 @@ static gboolean do_chunk(RmSendWorker *worker, const Work *work)
     return TRUE;
 }
 
-static gboolean do_round_end(RmSendWorker *worker, const Work *work)
+static gboolean post_all(RmSendWorker *worker)
 {
-    RmSending *sender = worker->sender;
     if (!close_batch(worker))
         return FALSE;
     while (worker->ready.length > 0) {
         if (!post_oldest(worker))
             return FALSE;
     }
+    return TRUE;
+}
+
+static gboolean do_round_end(RmSendWorker *worker, const Work *work)
+{
+    RmSending *sender = worker->sender;
+    if (!post_all(worker))
+        return FALSE;
     int status = sender->params.tx->ops->end_round(sender->params.tx, worker->channel, (uint32_t)work->chunk);
     if (status < 0) {
         rm_sending_fail_transport(sender, status);
@@ -445,6 +452,8 @@ static gpointer worker_main(gpointer data)
             continue; /* the session sees the failure in flush() */
         if (work->kind == WORK_CHUNK)
             do_chunk(worker, work);
+        else if (work->kind == WORK_POST)
+            post_all(worker);
         else
             do_round_end(worker, work);
     }
@@ -488,6 +497,11 @@ static void push_work(RmSendWorker *worker, WorkKind kind, uint32_t block, uint6
 void rm_send_worker_push(RmSendWorker *worker, uint32_t block, uint64_t chunk, const RmBitmap *pages)
 {
     push_work(worker, WORK_CHUNK, block, chunk, pages);
+}
+
+void rm_send_worker_post(RmSendWorker *worker)
+{
+    push_work(worker, WORK_POST, 0, 0, NULL);
 }
 
 void rm_send_worker_end_round(RmSendWorker *worker, uint32_t round)

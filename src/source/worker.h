@@ -76,4 +76,5 @@ void rm_send_worker_start(RmSendWorker *worker, RmSending *sending, unsigned cha
 void rm_send_worker_end(RmSendWorker *worker);
 
 void rm_send_worker_push(RmSendWorker *worker, uint32_t block, uint64_t chunk, const RmBitmap *pages);
+void rm_send_worker_post(RmSendWorker *worker); /* all that was pushed, without waiting for more */
 void rm_send_worker_end_round(RmSendWorker *worker, uint32_t round);

@@ -148,7 +148,7 @@ class SourceKilled(Guardian):
 
     def test_commit_under_way(self):
         """`commit` has arrived and is not recorded yet: the query aborts it for good."""
-        self.kill_at("killed before commit was recorded", lambda send: (self.wait_journal("destination", "prepared"),
+        self.kill_at("killed before commit was recorded", lambda send: (self.wait_journal("destination", "switchover"),
                                                                         send.wait_state("committed")),
                      daemon_fault="destination-commit=1000")
 

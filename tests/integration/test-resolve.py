@@ -217,9 +217,8 @@ class Source(Broken):
             self.assertEqual(self.resolve(*options, expect=BUSY), [])
         self.assertEqual(self.resolve(session=False), [])  # nor is it one to be resolved
         self.assertEqual(self.sent.finish()[0], DONE, self.sent.explain())
-        self.assertEqual(self.journal("source", self.here), ["precopy", "switchover", "switchover", "prepared", "committed",
-                                                             "done"])
-        self.assertEqual(self.journal("destination", self.there), ["precopy", "switchover", "prepared", "committed", "done"])
+        self.assertEqual(self.journal("source", self.here), ["attaching", "switchover", "switchover", "committed", "done"])
+        self.assertEqual(self.journal("destination", self.there), ["precopy", "switchover", "committed", "done"])
 
     def test_usage(self):
         self.small_pair()
@@ -291,7 +290,7 @@ class Both(Broken):
         self.sent.wait_state("committed")
         time.sleep(0.5)
         self.kill_all(self.sent, self.daemon)
-        self.assertEqual(self.journal("destination", self.there)[-1], "prepared")
+        self.assertEqual(self.journal("destination", self.there)[-1], "switchover")
         self.restart()
         event, = self.resolve()
         self.assertEqual((event["outcome"], event["owner"]), ("failed", "source"))
@@ -368,7 +367,7 @@ class Destination(Broken):
 
     def test_asked_by_a_source_that_waits(self):
         """Killed with the commit on the way: the source asks until the restarted one answers."""
-        for fault, state, moved in (("destination-commit=60000", "prepared", False),
+        for fault, state, moved in (("destination-commit=60000", "switchover", False),
                                     ("destination-committed=60000", "committed", True)):
             with self.subTest(state=state):
                 self.small_pair(fault)

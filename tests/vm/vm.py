@@ -155,7 +155,7 @@ class Command:
 class Vm:
     """One virtual machine. `link` is the cable's (path, whether this end listens); see pair(). With `virtual_time` its clock
     is the count of what its processors execute, one after the other, 2 ns an instruction: then times don't depend on what
-    else the host does."""
+    else the host does. It goes on by itself while they have nothing to do."""
 
     def __init__(self, name="a", kernel=None, memory=3072, cpus=2, address="10.9.0.1", peer=None, link=None, kvm=False,
                  qemu=None, virtual_time=False):
@@ -163,7 +163,7 @@ class Vm:
         self.address, self.peer, self.link, self.kvm = address, peer, link, kvm
         self.kernel = kernel or find_kernel()
         self.accel = ["-accel", "tcg,thread=single" if virtual_time else "tcg,thread=multi"]
-        self.accel += ["-icount", "shift=1,sleep=off"] if virtual_time else []
+        self.accel += ["-icount", "shift=1"] if virtual_time else []
         self.qemu = qemu or os.environ.get("RDMAMIG_VM_QEMU") or "qemu-system-x86_64"
         self.process, self.sockets, self.control = None, {}, None
         self.channels = queue.Queue()  # those that run nothing

@@ -13,6 +13,7 @@ typedef struct {
     gboolean run, started, loaded;
     RmState expect;
     gboolean quit, runs;
+    gboolean gone; /* its VMM */
 } Row;
 
 static RmJournal *journal_of(const Row *row)
@@ -21,7 +22,7 @@ static RmJournal *journal_of(const Row *row)
     RmJournalFacts facts = {.session = (char *)SESSION,
                             .side = RM_SIDE_DESTINATION,
                             .guest = (char *)"g",
-                            .pid = getpid(),
+                            .pid = row->gone ? G_MAXINT : getpid(), /* that one nobody has */
                             .started = row->started};
     rm_journal_facts_stamp(&facts);
     RmJournal *journal = rm_journal_create(&facts, row->states[0], &error);
@@ -125,11 +126,12 @@ static void test_activate_fails(void)
     state_folder_free(folder);
 }
 
-/* Its VMM is gone. Committed: the guest is lost with it, which nobody may call done. */
+/* Its VMM is gone. Committed: the guest is lost with it, which nobody may call done, nor aborted. */
 static void test_vmm_gone(void)
 {
-    const Row open = {PATH(S(PRECOPY), S(PREPARED))},
-              committed = {PATH(S(PRECOPY), S(COMMITTED)), .run = TRUE};
+    const Row open = {PATH(S(PRECOPY), S(PREPARED)), .gone = TRUE},
+              committed = {PATH(S(PRECOPY), S(COMMITTED)), .run = TRUE, .gone = TRUE},
+              silent = {PATH(S(PRECOPY), S(COMMITTED)), .run = TRUE};
     char *folder = state_folder_new();
     g_autoptr(GError) error = NULL;
     RmState state;
@@ -142,6 +144,16 @@ static void test_vmm_gone(void)
     journal = journal_of(&committed);
     g_assert_false(rm_settle_destination(journal, NULL, &state, &error));
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_GUEST_GONE);
+    g_assert_cmpint(latest(journal), ==, RM_STATE_DOUBTFUL);
+    g_assert_cmpint(state, ==, RM_STATE_DOUBTFUL);
+    g_assert_false(rm_settle_destination_due(journal));
+    rm_journal_close(journal);
+    state_folder_free(folder);
+    /* It only doesn't answer: it is asked again later. */
+    folder = state_folder_new();
+    journal = journal_of(&silent);
+    g_clear_error(&error);
+    g_assert_false(rm_settle_destination(journal, NULL, &state, &error));
     g_assert_cmpint(latest(journal), ==, RM_STATE_COMMITTED);
     rm_journal_close(journal);
     state_folder_free(folder);

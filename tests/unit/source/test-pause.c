@@ -10,8 +10,7 @@ static Rig *rig_in_precopy(uint64_t max_pause_ms)
     Rig *rig = rig_new(one, sizes, 1, 1);
     rig->options.max_pause_ms = max_pause_ms;
     rig->session->was_running = TRUE;
-    for (int state = RM_STATE_PREFLIGHT; state <= RM_STATE_PRECOPY; state++)
-        rm_session_set_state(rig->session, state);
+    rig->session->state = RM_STATE_PRECOPY;
     rig_round(rig, RM_ROUND_FIRST);
     return rig;
 }

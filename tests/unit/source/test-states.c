@@ -21,7 +21,7 @@ static void test_nothing_undoes_commit(void)
     g_assert_false(rm_state_may_follow(RM_SIDE_SOURCE, RM_STATE_COMMITTED, RM_STATE_REFUSED));
     for (int to = 0; to < RM_STATE_COUNT; to++)
         g_assert_true(rm_state_may_follow(RM_SIDE_DESTINATION, RM_STATE_COMMITTED, to) ==
-                      (to == RM_STATE_COMMITTED || to == RM_STATE_DONE));
+                      (to == RM_STATE_COMMITTED || to == RM_STATE_DONE || to == RM_STATE_DOUBTFUL));
     g_assert_cmpint(rm_state_owner(RM_STATE_COMMITTED), ==, RM_OWNER_DESTINATION);
     g_assert_cmpint(rm_state_owner(RM_STATE_DOUBTFUL), ==, RM_OWNER_UNKNOWN);
 }

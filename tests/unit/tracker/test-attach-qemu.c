@@ -176,7 +176,7 @@ static guint attach_in_peace(Qemu *qemu, pid_t tid, int64_t *stopped_us)
 static void test_killed(gconstpointer version)
 {
 #if !RM_FAULTS
-    g_test_skip("needs a build with fault points (meson setup -Dfaults=true)");
+    g_test_skip("needs a build with fault points (meson setup -Dfault_points=true)");
     return;
 #endif
     Qemu qemu = {0};

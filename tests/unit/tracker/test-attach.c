@@ -212,7 +212,7 @@ static void kill_on_thread(Victim *victim, guint i, guint stride, gboolean signa
 static void test_killed(gconstpointer mode)
 {
 #if !RM_FAULTS
-    g_test_skip("needs a build with fault points (meson setup -Dfaults=true)");
+    g_test_skip("needs a build with fault points (meson setup -Dfault_points=true)");
     return;
 #endif
     Victim victim = {0};
@@ -256,7 +256,7 @@ static void test_thousand(gconstpointer mode)
 static void test_held(void)
 {
 #if !RM_FAULTS
-    g_test_skip("needs a build with fault points (meson setup -Dfaults=true)");
+    g_test_skip("needs a build with fault points (meson setup -Dfault_points=true)");
     return;
 #endif
     Victim victim = {0};
@@ -276,7 +276,7 @@ static void test_held(void)
 static void test_killed_in_sigsuspend(void)
 {
 #if !RM_FAULTS
-    g_test_skip("needs a build with fault points (meson setup -Dfaults=true)");
+    g_test_skip("needs a build with fault points (meson setup -Dfault_points=true)");
     return;
 #endif
     Victim victim = {0};
