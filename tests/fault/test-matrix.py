@@ -8,6 +8,7 @@ of which summary.py makes the tables of README.md.
 """
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -20,7 +21,7 @@ from lib import PATIENCE, Daemon, Send, free_port, run, wait_until
 
 FULL = os.environ.get("RDMAMIG_MATRIX") == "full"
 SAMPLE = 29  # by default, every so many
-CANCEL_AFTER = 8  # s: a message that was lost on a connection that lives leaves it to the operator
+CANCEL_AFTER = 8  # s after the fault: a message that was lost on a connection that lives leaves it to the operator
 ACTIONS = {"stall": "1500"}  # ms; the others are called as they are
 SLOW = "--max-bandwidth", "10M", "--downtime-limit", "2s"
 
@@ -74,6 +75,7 @@ class Matrix(Rig):
 
     def cases(self, end, kinds):
         every = matrix()
+        random.Random(1).shuffle(every)  # so that a share, or a run that was broken off, has some of everything
         if FULL:
             first, step = (int(part) for part in os.environ.get("RDMAMIG_SHARE", "0/1").split("/"))
         else:
@@ -132,7 +134,7 @@ class Matrix(Rig):
         qmp = target.path if "target" not in way else self.folder / "no-such-qmp"
         daemon = Daemon(self, "--qmp", qmp, env=daemon_env)
         send = Send(self, self.home, daemon, "--verify", *(SLOW if "deed" in way else ()), env=source_env)
-        self.attend(send, daemon, target, way.get("deed"))
+        self.attend(send, daemon, target, way.get("deed"), point, action)
         text = send.stderr() + daemon.output()
         self.assertIn(f"fault point {point}: ", text, f"it was not reached\n{send.explain()}")
         wait_until(lambda: not self.guardians(), "no guardian is left", PATIENCE)
@@ -149,25 +151,27 @@ class Matrix(Rig):
         daemon.kill(signal.SIGTERM)
         wait_until(lambda: not self.ours(), f"no process is left: {self.ours()}", PATIENCE)
 
-    def attend(self, send, daemon, target, deed):
+    def attend(self, send, daemon, target, deed, point, action):
         """Until `rdmamig send` has ended: never two guests, and those that were stopped are woken."""
-        begin, signalled = time.monotonic(), False
+        begin, reached, signalled = time.monotonic(), None, False
         while send.popen.poll() is None:
             self.at_most_one(self.home, target)
-            self.wake(send, daemon)
-            passed = time.monotonic() - begin
-            self.assertLess(passed, 2 * PATIENCE, f"rdmamig does not end\n{send.explain()}")
+            self.wake(*filter(None, (send, daemon)))
+            now = time.monotonic()
+            self.assertLess(now - begin, 2 * PATIENCE, f"rdmamig does not end\n{send.explain()}")
+            if reached is None and f"fault point {point}: " in send.stderr() + (daemon.output() if daemon else ""):
+                reached = now
             precopy = any(event.get("state") == "precopy" for event in list(send.events))
             if deed and precopy and not signalled:
                 (send if deed == "cancel" else daemon).kill(signal.SIGINT)
                 signalled = True
-            elif passed > CANCEL_AFTER and not signalled:
+            elif action == "drop" and reached and now - reached > CANCEL_AFTER and not signalled:
                 send.kill(signal.SIGINT)
                 signalled = True
             time.sleep(0.05)
         send.reader.join(PATIENCE)
         end = time.monotonic() + 5  # the daemon may have been stopped just before
-        while state_of(daemon.pid) == "T" and time.monotonic() < end:
+        while daemon and state_of(daemon.pid) == "T" and time.monotonic() < end:
             self.wake(daemon)
             time.sleep(0.1)
 
@@ -197,7 +201,7 @@ class Matrix(Rig):
                 return (b"nonsense\n" if point == "send-error"
                         else json.dumps({"type": "error", "reply": message.get("id"), "reason": "protocol"}).encode() + b"\n")
             process = Send(self, self.home, Stranger(answer).address, env=env)
-            self.attend(process, process, self.waiting(), None)
+            self.attend(process, None, self.waiting(), None, point, action)
             self.assertIn(f"fault point {point}", process.stderr())
         self.outcome = self.settle_in(self.waiting())
 
