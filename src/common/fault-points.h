@@ -19,6 +19,7 @@
     X(SOURCE, PLACE, "switchover-stopped")                                                                   \
     X(SOURCE, PLACE, "save-prepared")                                                                        \
     X(SOURCE, PLACE, "switchover-saved")                                                                     \
+    X(SOURCE, PLACE, "switchover-prepared")                                                                  \
     X(SOURCE, PLACE, "switchover-commit")                                                                    \
     X(DESTINATION, PLACE, "destination-load")                                                                \
     X(DESTINATION, PLACE, "destination-commit")                                                              \
@@ -33,6 +34,7 @@
     X(DESTINATION, SWITCH, "hello-wait")                                                                     \
     X(DESTINATION, SWITCH, "flip-byte")                                                                      \
     X(DESTINATION, SWITCH, "release-before-mark")                                                            \
+    X(DESTINATION, SWITCH, "trim-ms")                                                                        \
     X(EITHER, SWITCH, "journal-sync")
 
 /* Those that an end can be in, see handover/table.h. */
