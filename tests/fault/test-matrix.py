@@ -188,7 +188,7 @@ class Matrix(Rig):
         if end == "destination":
             process = Daemon(self, "--qmp", self.waiting().path, env=env)
             with socket.create_connection(("127.0.0.1", process.port)) as line:
-                line.sendall(b"nonsense\n" if point == "send-error"
+                line.sendall(b"{nonsense}\n" if point == "send-error"
                              else b'{"type":"error","reason":"protocol","detail":"no"}\n')
                 wait_until(lambda: f"fault point {point}" in process.output(), f"{point} is reached")
             if action == "stop":
@@ -198,7 +198,7 @@ class Matrix(Rig):
             process.kill(signal.SIGTERM)
         else:
             def answer(message):
-                return (b"nonsense\n" if point == "send-error"
+                return (b"{nonsense}\n" if point == "send-error"
                         else json.dumps({"type": "error", "reply": message.get("id"), "reason": "protocol"}).encode() + b"\n")
             process = Send(self, self.home, Stranger(answer).address, env=env)
             self.attend(process, None, self.waiting(), None, point, action)
