@@ -376,7 +376,6 @@ static void act(System *next, const Actor *actor, RmSide side, RmDutyIndex duty,
     case RM_DUTY_INDEX_ASK:
         next->ask = ASK_SENT;
         next->asking = 1;
-        memset(next->to_s, 0, QUEUE); /* what comes now comes too late */
         break;
     case RM_DUTY_INDEX_ANSWER:
         check_answer(next, row);

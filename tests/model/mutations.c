@@ -165,6 +165,10 @@ unsigned mutations_run(unsigned max_faults, unsigned every)
     mutations->every = every;
     model_init(&model, rm_table, rm_table_rows, max_faults);
     walk(&model, TRUE, &result);
+    if (result.problem != NULL) {
+        printf("# the table itself is wrong\n");
+        return 1;
+    }
     memcpy(mutations->looked, model.looked, sizeof model.looked);
     mutate_rows(mutations);
     add_rows(mutations);

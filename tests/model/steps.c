@@ -132,8 +132,9 @@ static void source_steps(Model *model, const System *system)
         read_journal(model, system, RM_SIDE_SOURCE);
     else if (actor->row != 0)
         duty_step(model, system, RM_SIDE_SOURCE);
-    else if (!system->asking && actor->who == WHO_DAEMON)
-        source_daemon(model, system);
+    else if (actor->who == WHO_DAEMON &&
+             (!system->asking || (system->to_s[0] == MSG_RUNNING && actor->state == RM_STATE_COMMITTED)))
+        source_daemon(model, system); /* the answer may still come while it is asked for */
 }
 
 /* ---- the destination ---- */
