@@ -3,8 +3,7 @@
 """Every fault point, with everything that can happen there, at the end that gets there (README.md). By default a fixed
 sample; RDMAMIG_MATRIX=full: all. Arguments: parts of test names, then of "END POINT ACTION".
 
-RDMAMIG_SHARE=I/N takes every Nth case from the Ith on; RDMAMIG_FAULT_RESULTS=FILE appends a line of JSON for each case,
-of which summary.py makes the tables of README.md.
+RDMAMIG_SHARE=I/N takes every Nth case from the Ith on; RDMAMIG_FAULT_RESULTS=FILE appends a line of JSON for each case.
 """
 import json
 import os
