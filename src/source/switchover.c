@@ -84,6 +84,19 @@ static gboolean land(RmSession *session, RmRound *round, GError **error)
     return TRUE;
 }
 
+/* A reset in the middle of it is told by an event; the run state that it leaves only looks like a failure to
+ * save. */
+static gboolean save(RmSession *session, GByteArray **ret_state, GError **error)
+{
+    const RmGuestOps *ops = session->guest->ops;
+    g_autoptr(GError) problem = NULL;
+    if (ops->save(session->guest, ret_state, &problem))
+        return TRUE;
+    if (ops->poll(session->guest, error))
+        g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
 /* Stop, and while the sender's threads write what is left: look again, and save. The save may touch RAM, so
  * another stopped round follows it; its scan reports whatever the save wrote, since the first one has
  * protected everything. */
@@ -106,7 +119,7 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
         return FALSE;
     lap(&time);
     ops->set_note(session->guest, rm_record_note, session);
-    if (!ops->save(session->guest, ret_state, error))
+    if (!save(session, ret_state, error))
         return FALSE;
     metrics->save_us = lap(&time);
     metrics->state_bytes = (*ret_state)->len;
