@@ -322,6 +322,11 @@ static gboolean qemu_activate(RmGuest *guest, GError **error)
     /* The destination owns the guest: a cancellation comes too late for it. */
     rm_qmp_shield(self->qmp, TRUE);
     gboolean ok = rm_qmp_reconnect(self->qmp, &problem) && rm_state_query_run(self->qmp, &status, &problem);
+    /* A guest that has been saved since, by whoever moved it on, runs elsewhere: a late word to run it makes
+     * two. */
+    if (ok && strcmp(status, "postmigrate") == 0)
+        ok = rm_fail(&problem, RM_REASON_GUEST_STATE, "it has been moved on since (QEMU's state is \"%s\")",
+                     status);
     if (ok && strcmp(status, "running") != 0)
         ok = let_run(self, &problem);
     if (ok)

@@ -56,6 +56,10 @@ static void test_move(const Qemu *qemu)
     vm_assert_status(b, "running");
     vm_assert_counts(to);
     g_assert_cmpuint(vm_counter(from), ==, at); /* never two */
+    g_assert_false(source->ops->activate(source, &error));
+    g_assert_error(error, RM_ERROR, RM_REASON_RESUME);
+    g_clear_error(&error);
+    vm_assert_status(a, "postmigrate");
 
     source->ops->quit(source, &error);
     g_assert_no_error(error);
