@@ -330,7 +330,8 @@ static gboolean join_listener(Destination *destination, const RmRxParams *params
     if (addresses == NULL && address != NULL) {
         GInetSocketAddress *inet = G_INET_SOCKET_ADDRESS(address);
         text = g_inet_address_to_string(g_inet_socket_address_get_address(inet));
-        if (g_inet_socket_address_get_scope_id(inet) != 0) {
+        if (g_socket_address_get_family(address) == G_SOCKET_FAMILY_IPV6 &&
+            g_inet_socket_address_get_scope_id(inet) != 0) {
             g_autofree char *bare = text;
             text = g_strdup_printf("%s%%%u", bare, g_inet_socket_address_get_scope_id(inet));
         }
