@@ -173,7 +173,7 @@ unsigned mutations_run(unsigned max_faults, unsigned every)
     mutate_rows(mutations);
     add_rows(mutations);
     reorder(mutations);
-    printf("%u mutants, %u tried", mutations->seen, mutations->tried);
+    printf("# %u mutants, %u tried", mutations->seen, mutations->tried);
     for (unsigned i = 0; i <= max_faults; i++)
         printf(", %u found with %u faults", mutations->by_faults[i], i);
     printf(", %u have a row that is never used, %u survived; %u more (state, event) never occur\n",
