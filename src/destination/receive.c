@@ -280,6 +280,8 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
 {
     if (receive->state == NULL)
         return rm_fail(error, RM_REASON_PROTOCOL, "`load` before `state`");
+    if (!rm_guardian_ready(receive->guardian, error))
+        return FALSE;
     end_writers(receive);
     /* Recorded first: whoever finds `switchover` after a crash ends the QEMU, whether or not it was tried. */
     if (!take(receive, RM_EVENT_LOAD, FALSE, error))

@@ -265,7 +265,7 @@ static gboolean check_still_ours(RmSession *session, GError **error)
 gboolean rm_switchover_run(RmSession *session, GError **error)
 {
     RmBlock *block = NULL;
-    if (!rm_session_event(session, RM_EVENT_CONVERGED, error))
+    if (!rm_guardian_ready(session->guardian, error) || !rm_session_event(session, RM_EVENT_CONVERGED, error))
         return FALSE;
     int64_t begin = g_get_monotonic_time();
     gboolean ok = prepare(session, &block, error) && rm_session_event(session, RM_EVENT_PREPARED, error);
