@@ -257,6 +257,8 @@ static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **err
     RmState state;
     g_assert(row != NULL);
     if ((row->duties & RM_DUTY(RECORD)) == 0) {
+        if (receive->at != row->to)
+            rm_fault_state(rm_state_name(row->to));
         receive->at = row->to;
         return TRUE;
     }
@@ -276,6 +278,18 @@ static gboolean is_ours(const Receive *receive)
                                  receive->at == RM_STATE_DOUBTFUL);
 }
 
+/* How the VMM was before the load, for whoever has to put that back. */
+static gboolean note_found(gpointer data, json_object *found, GError **error)
+{
+    Receive *receive = data;
+    RmState state;
+    return rm_journal_move(receive->journal, RM_STATE_BIT(SWITCHOVER), RM_STATE_SWITCHOVER, FALSE, found,
+                           FALSE, &state, error) &&
+           (state == RM_STATE_SWITCHOVER ||
+            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
+                    rm_state_name(state)));
+}
+
 static gboolean on_load(Receive *receive, json_object *message, GError **error)
 {
     if (receive->state == NULL)
@@ -288,6 +302,7 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
         return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
+    receive->found.guest->ops->set_note(receive->found.guest, note_found, receive);
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
@@ -332,6 +347,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     rm_json_add_bool(reply, "running", run);
     /* The guest is ours whether or not the source hears of it; it can ask. */
     rm_control_reply(receive->control, message, reply, NULL);
+    receive->found.guest->ops->put_back(receive->found.guest);
     return TRUE;
 }
 

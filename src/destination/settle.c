@@ -39,9 +39,10 @@ static gboolean leave_doubtful(RmJournal *journal, gboolean run, RmState *ret_st
 }
 
 /* The guest is here. activate() is without effect on one that runs. */
-static gboolean run_guest(RmJournal *journal, RmGuest *guest, gboolean run, RmState *ret_state,
-                          GError **error)
+static gboolean run_guest(RmJournal *journal, RmGuest *guest, const RmJournalRecord *record,
+                          RmState *ret_state, GError **error)
 {
+    gboolean run = record->run;
     const RmJournalFacts *facts = rm_journal_facts(journal);
     if (!rm_journal_sync(journal, error))
         return FALSE;
@@ -52,6 +53,8 @@ static gboolean run_guest(RmJournal *journal, RmGuest *guest, gboolean run, RmSt
                        (int)facts->pid, facts->guest);
     if (run && !guest->ops->activate(guest, error))
         return FALSE;
+    guest->ops->recall(guest, record->note);
+    guest->ops->put_back(guest);
     return rm_journal_move(journal, RM_STATE_BIT(COMMITTED), RM_STATE_DONE, run, NULL, FALSE, ret_state,
                            error);
 }
@@ -88,7 +91,7 @@ gboolean rm_settle_destination(RmJournal *journal, RmGuest *guest, RmState *ret_
         return FALSE;
     gboolean ok = TRUE;
     if (state == RM_STATE_COMMITTED)
-        ok = run_guest(journal, guest, record.run, &state, error);
+        ok = run_guest(journal, guest, &record, &state, error);
     else if (rm_state_owner(state) == RM_OWNER_SOURCE && vmm_is_spent(facts, &record) && guest != NULL)
         ok = rm_journal_sync(journal, error) && end_spent(facts, guest, error);
     if (ret_state != NULL)

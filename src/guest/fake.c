@@ -118,6 +118,11 @@ static const char *fake_puncher(RmGuest *guest)
     return NULL;
 }
 
+static gboolean fake_check_save(RmGuest *guest, GError **error)
+{
+    return begin(guest, "check-save", error);
+}
+
 static gboolean fake_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -166,17 +171,26 @@ static gboolean fake_note(Fake *self, GError **error)
     return self->note == NULL || self->note(self->note_data, found, error);
 }
 
+static gboolean fake_prepare_save(RmGuest *guest, GError **error)
+{
+    return begin(guest, "prepare-save", error) && fake_note(fake_of(guest), error);
+}
+
 static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     Fake *self = fake_of(guest);
     if (!begin(guest, "save", error) ||
-        !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error) ||
-        !fake_note(self, error))
+        !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error))
         return FALSE;
     self->run = RM_GUEST_SAVED;
     *ret_state = g_byte_array_new();
     g_byte_array_append(*ret_state, (const guint8 *)STATE_MAGIC, strlen(STATE_MAGIC));
     return TRUE;
+}
+
+static void fake_put_back(RmGuest *guest)
+{
+    begin(guest, "put-back", NULL);
 }
 
 static gboolean fake_resume(RmGuest *guest, gboolean run, GError **error)
@@ -194,7 +208,8 @@ static gboolean fake_load(RmGuest *guest, const uint8_t *state, gsize length, GE
 {
     Fake *self = fake_of(guest);
     if (!begin(guest, "load", error) ||
-        !require(self->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error))
+        !require(self->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error) ||
+        !fake_note(self, error))
         return FALSE;
     self->run = RM_GUEST_OTHER; /* used up, whether or not it succeeds */
     if (length != strlen(STATE_MAGIC) || memcmp(state, STATE_MAGIC, length) != 0)
@@ -247,11 +262,14 @@ static const RmGuestOps fake_ops = {
     .blocks = fake_blocks,
     .preflight = fake_preflight,
     .puncher = fake_puncher,
+    .check_save = fake_check_save,
     .recheck = fake_recheck,
     .fence = fake_fence,
     .poll = fake_poll,
     .stop = fake_stop,
+    .prepare_save = fake_prepare_save,
     .save = fake_save,
+    .put_back = fake_put_back,
     .set_note = fake_set_note,
     .recall = fake_recall,
     .resume = fake_resume,

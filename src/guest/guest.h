@@ -62,8 +62,11 @@ typedef struct {
      * (balloon, virtio-mem: design fact 9), for the operator's eyes; NULL if there is none. The guest's own.
      */
     const char *(*puncher)(RmGuest *guest);
-    /* Source, after stop(): those checks again whose answer can change (other mappings, blocks, jobs,
-     * devices). */
+    /* Source, after stop(): what would make save() harm the guest or somebody else's work (jobs, exports, a
+     * migration of another's). */
+    gboolean (*check_save)(RmGuest *guest, GError **error);
+    /* Source, after stop() or save(): those checks again whose answer can change (other mappings, blocks,
+     * jobs, devices). */
     gboolean (*recheck)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options, GError **error);
 
     /* Source: waits until no direct I/O is in flight that was submitted before the call (design fact 1). The
@@ -77,17 +80,23 @@ typedef struct {
     gboolean (*stop)(RmGuest *guest,
                      GError **error); /* vCPUs stopped, I/O drained; no-op on a paused guest */
 
-    /* Source, stopped: the device state without RAM. Sets a known vector of migration capabilities and
-     * parameters first and remembers what it found. On success the run state is RM_GUEST_SAVED. Reason
-     * state-save. */
+    /* Source, running or stopped: sets a known vector of migration capabilities and parameters, and remembers
+     * what it found. Reason state-save. */
+    gboolean (*prepare_save)(RmGuest *guest, GError **error);
+    /* Source, stopped: the device state without RAM; prepares, if that was not done. On success the run state
+     * is RM_GUEST_SAVED. Reason state-save. */
     gboolean (*save)(RmGuest *guest, GByteArray **ret_state, GError **error);
 
-    /* Source: `note` is called within save(), before anything of the VMM is changed that outlives us, with
-     * what recall() needs to put it back; FALSE from it makes save() fail. */
+    /* Source, saved; destination, loaded: restores the capabilities and parameters that were found. Best
+     * effort: the guest is not kept back for it. Idempotent. */
+    void (*put_back)(RmGuest *guest);
+
+    /* `note` is called within prepare_save() and load(), before anything of the VMM is changed that outlives
+     * us, with what recall() needs to put it back; FALSE from it makes them fail. */
     void (*set_note)(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
                      gpointer data);
-    /* Source, in another process than the one that called save(): what it had noted (NULL: nothing), so that
-     * resume() can roll back from wherever that process died. */
+    /* In another process than the one that called these: what it had noted (NULL: nothing), so that resume()
+     * can roll back, or put_back() restore, from wherever that process died. */
     void (*recall)(RmGuest *guest, json_object *found);
 
     /* Source: roll back from any point: cancels a save, lets the guest run again if `run`, takes its disks

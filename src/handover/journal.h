@@ -59,7 +59,7 @@ typedef struct {
     RmState state;
     unsigned past;     /* RM_STATE_BIT of this state and of all before it */
     gboolean run;      /* from committed on: the guest is to run there (FALSE: to be left paused) */
-    json_object *note; /* source: what the VMM's settings were before save(), see guest.h recall(); NULL if
+    json_object *note; /* what the VMM's settings were before they were changed, see guest.h recall(); NULL if
                           unchanged. The latest one that was given, in whatever record */
     int64_t time_us;
 } RmJournalRecord;

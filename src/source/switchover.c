@@ -58,11 +58,20 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
     return regions != NULL && rm_round_send_block(session, block, regions, error);
 }
 
+/* While the destination loads, what need not have been done before: the found settings are put back, and the
+ * checks made whose answer may have changed since the preflight. That they come after the save harms nobody:
+ * nothing counts before `commit`, which they precede, and what would make the save itself harmful has been
+ * looked for before it. A refusal this late costs the destination's QEMU. */
 static gboolean request_load(RmSession *session, GError **error)
 {
+    const RmGuestOps *ops = session->guest->ops;
     rm_autojson reply = NULL;
-    return rm_control_request(session->control, rm_json_message(RM_MSG_LOAD), LOAD_TIMEOUT_MS,
-                              session->cancel, &reply, error) &&
+    uint64_t id = rm_control_begin(session->control, rm_json_message(RM_MSG_LOAD), error);
+    if (id == 0)
+        return FALSE;
+    ops->put_back(session->guest);
+    return ops->recheck(session->guest, session->blocks, &session->options->preflight, error) &&
+           rm_control_finish(session->control, id, LOAD_TIMEOUT_MS, session->cancel, &reply, error) &&
            rm_message_expect(reply, RM_MSG_PREPARED, error);
 }
 
@@ -105,20 +114,21 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
     RmMetrics *metrics = &session->metrics;
     const RmGuestOps *ops = session->guest->ops;
     g_auto(RmRound) last = {0}, after_save = {0};
-    int64_t time = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
+    ops->set_note(session->guest, rm_record_note, session);
+    if (!ops->prepare_save(session->guest, error))
+        return FALSE;
+    int64_t time = session->stop_us = g_get_monotonic_time();
     rm_pause_begin(session);
     if (!ops->stop(session->guest, error))
         return FALSE;
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
-    if (!ops->poll(session->guest, error) || /* a reset explains the run state that the recheck finds */
-        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error) ||
-        !ops->recheck(session->guest, session->blocks, &session->options->preflight, error))
+    if (!ops->poll(session->guest, error) || /* a reset explains why the save fails */
+        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error) || !ops->check_save(session->guest, error))
         return FALSE;
     lap(&time);
-    ops->set_note(session->guest, rm_record_note, session);
     if (!save(session, ret_state, error))
         return FALSE;
     metrics->save_us = lap(&time);
@@ -267,7 +277,6 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
     RmBlock *block = NULL;
     if (!rm_guardian_ready(session->guardian, error) || !rm_session_event(session, RM_EVENT_CONVERGED, error))
         return FALSE;
-    int64_t begin = g_get_monotonic_time();
     gboolean ok = prepare(session, &block, error) && rm_session_event(session, RM_EVENT_PREPARED, error);
     if (ok) {
         rm_fault_pause("switchover-prepared");
@@ -277,7 +286,7 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
         int64_t committed = g_get_monotonic_time();
         ok = commit(session, error);
         session->metrics.resume_us = g_get_monotonic_time() - committed;
-        session->metrics.downtime_us = g_get_monotonic_time() - begin;
+        session->metrics.downtime_us = g_get_monotonic_time() - session->stop_us;
         session->metrics.total_us = g_get_monotonic_time() - session->metrics.start_us;
     }
     /* The sender's threads read the state's block; they are joined before it goes. */

@@ -282,10 +282,13 @@ class Leftovers(Case):
         except QmpError as error:
             print(f"# {self.id()}: this QEMU does not take it: {error}")
             return
-        found = [source.qmp(f"query-migrate-{what}") for what in ("capabilities", "parameters")]
+        target.qmp("migrate-set-parameters", max_bandwidth=4096)
+
+        def settings():
+            return [qemu.qmp(f"query-migrate-{what}") for qemu in (source, target) for what in ("capabilities", "parameters")]
+        found = settings()
         self.move(source, target, daemon)
-        for what, before in zip(("capabilities", "parameters"), found):
-            self.assertEqual(source.qmp(f"query-migrate-{what}"), before)
+        wait_until(lambda: settings() == found, "both QEMUs are as they were found")
         for process in (source, target, daemon):
             process.kill()
 

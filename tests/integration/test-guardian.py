@@ -203,7 +203,6 @@ class SourceKilled(Guardian):
         queries = "query-migrate-capabilities", "query-migrate-parameters"
         before = [self.source.qmp(query) for query in queries]
         send = self.begin(fault="save-prepared")
-        self.wait_stopped("paused")
         wait_until(lambda: [self.source.qmp(query) for query in queries] != before, "the save's own settings")
         since = time.monotonic()
         send.kill()
@@ -284,6 +283,9 @@ class DestinationKilled(Guardian):
     def test_after_commit(self):
         """kill -9 of rdmamigd between the record and `cont`: its guardian lets the guest run; another daemon says so."""
         self.fresh(daemon_fault=f"destination-committed={HOLD}")
+        self.target.qmp("migrate-set-parameters", max_bandwidth=123456)
+        queries = "query-migrate-capabilities", "query-migrate-parameters"
+        before = [self.target.qmp(query) for query in queries]
         send = self.begin()
         self.wait_journal("destination", "committed")
         since = time.monotonic()
@@ -298,6 +300,7 @@ class DestinationKilled(Guardian):
         self.assert_counted_on(self.source, self.target)
         self.assertEqual(self.running(), [self.target])
         self.assert_no_guardian()
+        self.assertEqual([self.target.qmp(query) for query in queries], before)
         self.assertEqual(self.journal("destination")[-1]["state"], "done")
 
     def test_after_commit_of_a_paused_guest(self):

@@ -185,23 +185,33 @@ static gboolean check_blocks(const Context *context, GError **error)
     return rm_ram_recheck(context->qmp, context->pid, context->blocks, error);
 }
 
-/* Every check; `again`: also after the stop, for its answer may have changed. The devices' check is apart
- * (they are remembered). */
+typedef enum {
+    FIRST = 1, /* before a byte moves */
+    SAVE = 2,  /* between stop and save: a job, or an export's client, that writes to a disk which the save
+                  inactivates can end QEMU */
+    AGAIN = 4, /* after the stop: the answer may have changed */
+} When;
+
+/* The devices' check is apart (they are remembered). Blockers make the save itself fail. */
 static const struct {
     const char *name;
     gboolean (*check)(const Context *context, GError **error);
-    gboolean first, again;
+    unsigned when;
 } checks[] = {
-    {"run state", check_state, TRUE, TRUE},          {"migration under way", check_migration, TRUE, TRUE},
-    {"QEMU's blockers", check_blockers, TRUE, TRUE}, {"nesting", check_nested, TRUE, FALSE},
-    {"RAM blocks", check_blocks, FALSE, TRUE},       {"jobs", check_jobs, TRUE, TRUE},
-    {"exports", check_exports, TRUE, TRUE},          {"other writers", check_writers, TRUE, TRUE},
+    {"run state", check_state, FIRST},
+    {"migration under way", check_migration, FIRST | SAVE},
+    {"QEMU's blockers", check_blockers, FIRST},
+    {"nesting", check_nested, FIRST},
+    {"RAM blocks", check_blocks, AGAIN},
+    {"jobs", check_jobs, FIRST | SAVE | AGAIN},
+    {"exports", check_exports, FIRST | SAVE | AGAIN},
+    {"other writers", check_writers, FIRST | AGAIN},
 };
 
-static gboolean run_checks(const Context *context, gboolean again, GError **error)
+static gboolean run_checks(const Context *context, When when, GError **error)
 {
     for (size_t i = 0; i < G_N_ELEMENTS(checks); i++) {
-        if (!(again ? checks[i].again : checks[i].first))
+        if ((checks[i].when & when) == 0)
             continue;
         if (!checks[i].check(context, error))
             return FALSE;
@@ -217,10 +227,16 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
     g_autoptr(RmDevices) devices = NULL;
     /* Devices first: QEMU blocks migration with vfio and vhost-user as well, but less clearly. */
     if (!rm_devices_list(qmp, &devices, error) || !rm_devices_check(devices, options, error) ||
-        !run_checks(&context, FALSE, error))
+        !run_checks(&context, FIRST, error))
         return FALSE;
     *ret_devices = g_steal_pointer(&devices);
     return TRUE;
+}
+
+gboolean rm_preflight_save(RmQmp *qmp, pid_t pid, GError **error)
+{
+    Context context = {.qmp = qmp, .pid = pid};
+    return run_checks(&context, SAVE, error);
 }
 
 gboolean rm_preflight_recheck(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPreflightOptions *options,
@@ -229,5 +245,5 @@ gboolean rm_preflight_recheck(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const Rm
     Context context = {qmp, pid, blocks, options};
     g_autoptr(RmDevices) now = NULL;
     return rm_devices_list(qmp, &now, error) && rm_devices_check(now, options, error) &&
-           (devices == NULL || rm_devices_compare(devices, now, error)) && run_checks(&context, TRUE, error);
+           (devices == NULL || rm_devices_compare(devices, now, error)) && run_checks(&context, AGAIN, error);
 }

@@ -36,9 +36,10 @@ typedef struct {
     pid_t pid;
     int pidfd;
     RmEvents events;
-    RmVector found; /* the migration vector as it was before save() */
+    RmVector found; /* the migration vector as it was before prepare_save() or load() */
     gboolean (*note)(gpointer data, json_object *found, GError **error); /* NULL: nobody wants it */
     gpointer note_data;
+    gboolean prepared;  /* the vector is set */
     gboolean saving;    /* a migration of ours may be under way */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
@@ -84,6 +85,12 @@ static gboolean qemu_preflight(RmGuest *guest, GPtrArray *blocks, const RmPrefli
 static const char *qemu_puncher(RmGuest *guest)
 {
     return rm_devices_puncher(qemu_of(guest)->devices);
+}
+
+static gboolean qemu_check_save(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_preflight_save(self->qmp, self->pid, error);
 }
 
 static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
@@ -150,33 +157,53 @@ static gboolean note_found(RmQemu *self, GError **error)
 }
 
 /* Nothing is changed before it has been noted how it was. */
-static gboolean set_vector(RmQemu *self, GError **error)
+static gboolean set_vector(RmQemu *self, gboolean incoming, GError **error)
 {
     g_auto(RmVector) wanted = {0};
-    if (!rm_vector_compare(self->qmp, FALSE, &wanted, &self->found, error) || !note_found(self, error))
-        return FALSE;
-    self->saving = TRUE;
-    return rm_vector_set(self->qmp, &wanted, error);
+    return rm_vector_compare(self->qmp, incoming, &wanted, &self->found, error) && note_found(self, error) &&
+           rm_vector_set(self->qmp, &wanted, error);
+}
+
+/* The guest runs meanwhile, which the vector does not touch: it is about migrations that begin after it. */
+static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autoptr(GError) problem = NULL;
+    if (!set_vector(self, FALSE, &problem)) {
+        RmReason reason =
+            rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
+        return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
+    }
+    self->prepared = TRUE;
+    rm_fault_pause("save-prepared");
+    return TRUE;
 }
 
 static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    g_autoptr(GError) problem = NULL;
-    if (!set_vector(self, &problem)) {
-        RmReason reason =
-            rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
-        return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
-    }
-    rm_fault_pause("save-prepared");
-    if (!rm_state_save(self->qmp, ret_state, error))
+    if (!self->prepared && !qemu_prepare_save(guest, error))
         return FALSE;
-    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing
-     * to is no reason to keep the guest here. */
+    self->saving = TRUE;
+    return rm_state_save(self->qmp, ret_state, error);
+}
+
+static void put_back(RmQemu *self, GError **error)
+{
+    if (!rm_vector_restore(self->qmp, &self->found, error))
+        g_prefix_error(error, "QEMU's migration capabilities could not be put back: ");
+    self->prepared = FALSE;
+}
+
+static void qemu_put_back(RmGuest *guest)
+{
+    RmQemu *self = qemu_of(guest);
     g_autoptr(GError) leftover = NULL;
-    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
-        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
-    return TRUE;
+    rm_qmp_shield(self->qmp, TRUE);
+    put_back(self, &leftover);
+    rm_qmp_shield(self->qmp, FALSE);
+    if (leftover != NULL)
+        g_warning("%s", leftover->message);
 }
 
 /* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
@@ -263,8 +290,7 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
     g_autoptr(GError) problem = NULL, leftover = NULL;
     rm_qmp_shield(self->qmp, TRUE);
     gboolean ok = roll_back(self, run, &problem);
-    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
-        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    put_back(self, &leftover);
     rm_qmp_shield(self->qmp, FALSE);
     if (!ok) {
         RmReason reason =
@@ -272,9 +298,7 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
         return rm_fail(error, reason, "cannot roll the guest back: %s", problem->message);
     }
     if (leftover != NULL)
-        return rm_fail(error, RM_REASON_CLEANUP,
-                       "the guest is as it was, but QEMU's migration capabilities could not be put back: %s",
-                       leftover->message);
+        return rm_fail(error, RM_REASON_CLEANUP, "the guest is as it was, but %s", leftover->message);
     return TRUE;
 }
 
@@ -283,8 +307,6 @@ static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GE
     RmQemu *self = qemu_of(guest);
     g_autofree char *status = NULL;
     g_autoptr(GError) problem = NULL;
-    g_auto(RmVector) wanted = {0};
-    g_auto(RmVector) unused = {0}; /* this QEMU has no other migration after this one: nothing to restore */
     if (!rm_state_query_run(self->qmp, &status, error))
         return FALSE;
     if (rm_facts_run(status) != RM_GUEST_WAITING)
@@ -292,8 +314,7 @@ static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GE
             error, RM_REASON_GUEST_STATE,
             "the destination's QEMU is in state \"%s\": it must wait for a migration (-incoming defer)",
             status);
-    if (!rm_vector_compare(self->qmp, TRUE, &wanted, &unused, &problem) ||
-        !rm_vector_set(self->qmp, &wanted, &problem))
+    if (!set_vector(self, TRUE, &problem))
         return rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
                        problem->message);
     return rm_state_load(self->qmp, state, length, error);
@@ -378,11 +399,14 @@ static const RmGuestOps qemu_ops = {
     .blocks = qemu_blocks,
     .preflight = qemu_preflight,
     .puncher = qemu_puncher,
+    .check_save = qemu_check_save,
     .recheck = qemu_recheck,
     .fence = qemu_fence,
     .poll = qemu_poll,
     .stop = qemu_stop,
+    .prepare_save = qemu_prepare_save,
     .save = qemu_save,
+    .put_back = qemu_put_back,
     .set_note = qemu_set_note,
     .recall = qemu_recall,
     .resume = qemu_resume,
