@@ -62,8 +62,7 @@ typedef struct {
      * (balloon, virtio-mem: design fact 9), for the operator's eyes; NULL if there is none. The guest's own.
      */
     const char *(*puncher)(RmGuest *guest);
-    /* Source, after stop(): what would make save() harm the guest or somebody else's work (jobs, exports, a
-     * migration of another's). */
+    /* Source, after stop(): what would make save() harm the guest (jobs, exports). Reason block-job. */
     gboolean (*check_save)(RmGuest *guest, GError **error);
     /* Source, after stop() or save(): those checks again whose answer can change (other mappings, blocks,
      * jobs, devices). */
@@ -81,7 +80,7 @@ typedef struct {
                      GError **error); /* vCPUs stopped, I/O drained; no-op on a paused guest */
 
     /* Source, running or stopped: sets a known vector of migration capabilities and parameters, and remembers
-     * what it found. Reason state-save. */
+     * what it found. Reasons state-save, guest-busy (another's migration). */
     gboolean (*prepare_save)(RmGuest *guest, GError **error);
     /* Source, stopped: the device state without RAM; prepares, if that was not done. On success the run state
      * is RM_GUEST_SAVED. Reason state-save. */

@@ -186,10 +186,11 @@ static gboolean check_blocks(const Context *context, GError **error)
 }
 
 typedef enum {
-    FIRST = 1, /* before a byte moves */
-    SAVE = 2,  /* between stop and save: a job, or an export's client, that writes to a disk which the save
+    FIRST = 1,   /* before a byte moves */
+    PREPARE = 2, /* before QEMU's migration settings are changed */
+    SAVE = 4,    /* between stop and save: a job, or an export's client, that writes to a disk which the save
                   inactivates can end QEMU */
-    AGAIN = 4, /* after the stop: the answer may have changed */
+    AGAIN = 8,   /* after the stop: the answer may have changed */
 } When;
 
 /* The devices' check is apart (they are remembered). Blockers make the save itself fail. */
@@ -199,7 +200,7 @@ static const struct {
     unsigned when;
 } checks[] = {
     {"run state", check_state, FIRST},
-    {"migration under way", check_migration, FIRST | SAVE},
+    {"migration under way", check_migration, FIRST | PREPARE},
     {"QEMU's blockers", check_blockers, FIRST},
     {"nesting", check_nested, FIRST},
     {"RAM blocks", check_blocks, AGAIN},
@@ -233,9 +234,15 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
     return TRUE;
 }
 
-gboolean rm_preflight_save(RmQmp *qmp, pid_t pid, GError **error)
+gboolean rm_preflight_prepare(RmQmp *qmp, GError **error)
 {
-    Context context = {.qmp = qmp, .pid = pid};
+    Context context = {.qmp = qmp};
+    return run_checks(&context, PREPARE, error);
+}
+
+gboolean rm_preflight_save(RmQmp *qmp, GError **error)
+{
+    Context context = {.qmp = qmp};
     return run_checks(&context, SAVE, error);
 }
 

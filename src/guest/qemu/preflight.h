@@ -10,8 +10,10 @@
 gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPreflightOptions *options,
                       RmDevices **ret_devices, GError **error);
 
-/* Between stop and save. Reasons guest-busy, block-job. */
-gboolean rm_preflight_save(RmQmp *qmp, pid_t pid, GError **error);
+/* Before QEMU's migration settings are changed. Reason guest-busy. */
+gboolean rm_preflight_prepare(RmQmp *qmp, GError **error);
+/* Between stop and save. Reason block-job. */
+gboolean rm_preflight_save(RmQmp *qmp, GError **error);
 
 /* `devices` as the preflight saw them; NULL if there was none. Reasons guest-changed and the preflight's. */
 gboolean rm_preflight_recheck(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPreflightOptions *options,

@@ -90,7 +90,7 @@ static const char *qemu_puncher(RmGuest *guest)
 static gboolean qemu_check_save(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    return rm_preflight_save(self->qmp, self->pid, error);
+    return rm_preflight_save(self->qmp, error);
 }
 
 static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
@@ -169,6 +169,8 @@ static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL;
+    if (!rm_preflight_prepare(self->qmp, error))
+        return FALSE;
     if (!set_vector(self, FALSE, &problem)) {
         RmReason reason =
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
