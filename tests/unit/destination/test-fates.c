@@ -3,6 +3,7 @@
 #include "destination/fates.h"
 
 #include "../handover/state-folder.h"
+#include "handover/table.h"
 
 static RmFate query(const char *session, gboolean expect_done)
 {
@@ -34,6 +35,10 @@ static void test_answers(void)
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         char *folder = state_folder_new();
         g_autoptr(RmJournal) journal = create(SESSION, RM_SIDE_DESTINATION, cases[i].state);
+        const RmTransition *row = rm_table_step(RM_SIDE_DESTINATION, cases[i].state,
+                                                RM_EVENT_QUERY); /* what the model has walked */
+        if (cases[i].state != RM_STATE_PREPARED)                 /* not in the journal itself */
+            g_assert_cmpint(row->to, ==, cases[i].afterwards);
         for (int again = 0; again < 2; again++)
             g_assert_cmpint(query(SESSION, cases[i].state == RM_STATE_DONE), ==, cases[i].fate);
         g_assert_cmpint(latest(journal), ==, cases[i].afterwards);
