@@ -211,9 +211,9 @@ static void check_reaches_good(Walk *walk)
 static void explore(Walk *walk)
 {
     walk->current = NONE;
-    for (int started = 0; started < 2; started++) {
+    for (unsigned kind = 0; kind < SYSTEM_KINDS; kind++) {
         System first;
-        system_init(&first, started);
+        system_init(&first, kind);
         add(walk, &first);
     }
     for (walk->current = 0; walk->current < walk->states->len && walk->problem == NULL; walk->current++) {
