@@ -106,7 +106,9 @@ typedef struct {
      * or not it succeeds, the VMM is used up for another attempt afterwards. Reason state-load with the VMM's
      * words. */
     gboolean (*load)(RmGuest *guest, const uint8_t *state, gsize length, GError **error);
-    /* Destination, loaded: takes the disks, runs, announces the guest on its networks. Reason resume. */
+    /* Destination, loaded: takes the disks, runs, announces the guest on its networks. No-op on a guest that
+     * runs; refused on one that was handed on since, stopped by itself, or was never loaded. Reason resume.
+     */
     gboolean (*activate)(RmGuest *guest, GError **error);
 
     /* Ends the VMM. Succeeds if it is gone already. */

@@ -208,21 +208,70 @@ static void qemu_put_back(RmGuest *guest)
         g_warning("%s", leftover->message);
 }
 
-/* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
- * time. */
-static gboolean let_run(RmQemu *self, GError **error)
+/* Whether `cont` is due in QEMU's state `status`; FALSE if it must not be sent. */
+typedef gboolean (*MayRun)(RmQemu *self, const char *status, gboolean *ret_due, GError **error);
+
+static gboolean stopped_by_itself(const char *status, GError **error)
+{
+    return rm_fail(error, RM_REASON_RESUME,
+                   "the guest stopped by itself (QEMU's state is \"%s\") and was left so", status);
+}
+
+/* At the source, in a roll-back: what we have stopped or saved. */
+static gboolean may_resume(RmQemu *self, const char *status, gboolean *ret_due, GError **error)
+{
+    static const char *const ours[] = {"paused", "postmigrate", "finish-migrate", "prelaunch"};
+    *ret_due = FALSE;
+    if (strcmp(status, "running") == 0)
+        return TRUE;
+    if (strcmp(status, "paused") == 0 && self->events.paused_by_other)
+        return TRUE; /* whoever paused it wants it paused */
+    for (size_t i = 0; i < G_N_ELEMENTS(ours); i++)
+        *ret_due |= strcmp(status, ours[i]) == 0;
+    return *ret_due || stopped_by_itself(status, error);
+}
+
+/* At the destination, where this may come late, and again: only what is as a load leaves it. A guest that has
+ * been saved since, by whoever moved it on, runs elsewhere, and letting it run here makes two. One that still
+ * waits to be loaded would start by itself as soon as it is, whatever becomes of its session. In any other
+ * state it has run, and stopped for a reason of its own. */
+static gboolean may_activate(G_GNUC_UNUSED RmQemu *self, const char *status, gboolean *ret_due,
+                             GError **error)
+{
+    static const char *const moved_on[] = {"postmigrate", "finish-migrate", "colo"};
+    *ret_due = strcmp(status, "paused") == 0;
+    if (*ret_due || strcmp(status, "running") == 0)
+        return TRUE;
+    for (size_t i = 0; i < G_N_ELEMENTS(moved_on); i++) {
+        if (strcmp(status, moved_on[i]) == 0)
+            return rm_fail(error, RM_REASON_RESUME, "it has been moved on since (QEMU's state is \"%s\")",
+                           status);
+    }
+    if (rm_facts_run(status) == RM_GUEST_WAITING)
+        return rm_fail(error, RM_REASON_RESUME, "nothing has been loaded (QEMU's state is \"%s\")", status);
+    return stopped_by_itself(status, error);
+}
+
+/* `cont` fails as long as somebody that is still ending holds the disks' locks: try again within the time,
+ * and look again before each try. */
+static gboolean let_run(RmQemu *self, MayRun may_run, GError **error)
 {
     gint64 deadline = g_get_monotonic_time() + (gint64)rm_qmp_timeout_ms(self->qmp) * 1000;
     for (;;) {
         g_autoptr(GError) problem = NULL;
-        g_autofree char *status = NULL;
+        g_autofree char *before = NULL, *after = NULL;
+        gboolean due = FALSE;
+        if (!rm_state_query_run(self->qmp, &before, error) || !may_run(self, before, &due, error))
+            return FALSE;
+        if (!due)
+            return TRUE;
         self->events.own_resumes++;
         if (rm_qmp_run(self->qmp, "cont", NULL, NULL, &problem)) {
-            if (!rm_state_query_run(self->qmp, &status, error))
+            if (!rm_state_query_run(self->qmp, &after, error))
                 return FALSE;
-            if (strcmp(status, "running") == 0)
+            if (strcmp(after, "running") == 0)
                 return TRUE;
-            return rm_fail(error, RM_REASON_RESUME, "the guest is in state \"%s\" after cont", status);
+            return rm_fail(error, RM_REASON_RESUME, "the guest is in state \"%s\" after cont", after);
         }
         self->events.own_resumes--;
         if (rm_error_reason(problem) != RM_REASON_QMP_ERROR || g_get_monotonic_time() > deadline) {
@@ -233,29 +282,15 @@ static gboolean let_run(RmQemu *self, GError **error)
     }
 }
 
-/* Whether `cont` is due in QEMU's state `status`: not if the guest stopped for a reason of its own. */
-static gboolean may_run(RmQemu *self, const char *status, gboolean *ret_due, GError **error)
-{
-    static const char *const ours[] = {"paused", "postmigrate", "finish-migrate", "prelaunch"};
-    *ret_due = FALSE;
-    if (strcmp(status, "running") == 0)
-        return TRUE;
-    if (strcmp(status, "paused") == 0 && self->events.paused_by_other)
-        return TRUE; /* whoever paused it wants it paused */
-    for (size_t i = 0; i < G_N_ELEMENTS(ours); i++)
-        *ret_due |= strcmp(status, ours[i]) == 0;
-    if (!*ret_due)
-        return rm_fail(error, RM_REASON_RESUME,
-                       "the guest stopped by itself (QEMU's state is \"%s\") and was left so", status);
-    return TRUE;
-}
-
 /* A paused guest whose state was saved stays in postmigrate: QEMU knows no way from there to "paused" but
  * through running it. `cont` continues it as from a pause. Its disks come back now where QEMU can do that
  * (10.0), else with that `cont`. */
-static gboolean keep_paused(RmQemu *self, const char *status, GError **error)
+static gboolean keep_paused(RmQemu *self, GError **error)
 {
+    g_autofree char *status = NULL;
     gboolean can = FALSE;
+    if (!rm_state_query_run(self->qmp, &status, error))
+        return FALSE;
     if (strcmp(status, "postmigrate") != 0)
         return TRUE;
     if (!rm_qmp_has(self->qmp, "blockdev-set-active", &can, error))
@@ -269,21 +304,16 @@ static gboolean keep_paused(RmQemu *self, const char *status, GError **error)
 
 static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
 {
-    g_autofree char *status = NULL;
-    gboolean due = FALSE;
     g_autoptr(GError) ignored = NULL;
     if (!rm_qmp_reconnect(self->qmp, error))
         return FALSE;
     rm_events_poll(&self->events, self->qmp,
                    &ignored); /* who paused it last; what else happened shows in its state */
     /* Only ours: an operator's own migration, which made the preflight refuse, goes on. */
-    if ((self->saving && !rm_state_cancel(self->qmp, error)) ||
-        !rm_state_query_run(self->qmp, &status, error))
+    if (self->saving && !rm_state_cancel(self->qmp, error))
         return FALSE;
     self->saving = FALSE;
-    if (!run)
-        return keep_paused(self, status, error);
-    return may_run(self, status, &due, error) && (!due || let_run(self, error));
+    return run ? let_run(self, may_resume, error) : keep_paused(self, error);
 }
 
 static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
@@ -340,18 +370,10 @@ static void announce(RmQemu *self)
 static gboolean qemu_activate(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    g_autofree char *status = NULL;
     g_autoptr(GError) problem = NULL;
     /* The destination owns the guest: a cancellation comes too late for it. */
     rm_qmp_shield(self->qmp, TRUE);
-    gboolean ok = rm_qmp_reconnect(self->qmp, &problem) && rm_state_query_run(self->qmp, &status, &problem);
-    /* A guest that has been saved since, by whoever moved it on, runs elsewhere: a late word to run it makes
-     * two. */
-    if (ok && strcmp(status, "postmigrate") == 0)
-        ok = rm_fail(&problem, RM_REASON_GUEST_STATE, "it has been moved on since (QEMU's state is \"%s\")",
-                     status);
-    if (ok && strcmp(status, "running") != 0)
-        ok = let_run(self, &problem);
+    gboolean ok = rm_qmp_reconnect(self->qmp, &problem) && let_run(self, may_activate, &problem);
     if (ok)
         announce(self);
     rm_qmp_shield(self->qmp, FALSE);
