@@ -44,7 +44,7 @@ static gboolean check(RmJournal *journal, pid_t pid, GError **error)
 gboolean rm_earlier_check(pid_t pid, GError **error)
 {
     for (int side = RM_SIDE_SOURCE; side <= RM_SIDE_DESTINATION; side++) {
-        g_autoptr(GPtrArray) sessions = rm_journal_list(side);
+        g_autoptr(GPtrArray) sessions = rm_journal_list_of(side, pid);
         for (guint i = 0; i < sessions->len; i++) {
             g_autoptr(GError) problem = NULL;
             g_autoptr(RmJournal) journal = rm_journal_open(side, sessions->pdata[i], &problem);

@@ -67,6 +67,8 @@ typedef struct {
 typedef struct RmJournal RmJournal;
 
 char *rm_state_dir(void); /* caller frees */
+/* A warning, if STATEDIR is in memory, else NULL; caller frees. */
+char *rm_journal_volatile(void);
 
 /* Fills pid_start, host_boot and time_us, with facts->pid at hand. */
 void rm_journal_facts_stamp(RmJournalFacts *facts);
@@ -106,5 +108,8 @@ gboolean rm_journal_sync(RmJournal *journal, GError **error);
 
 /* Ids (char*) of the sessions of one side, newest first; caller unrefs. */
 GPtrArray *rm_journal_list(RmSide side);
+/* The same, of those only that may be about the VMM `pid`: a look at their first lines, for there may be
+ * many. Those about another are left out, and some of these may not be. */
+GPtrArray *rm_journal_list_of(RmSide side, pid_t pid);
 /* Removes ended sessions that are old, or too many. */
 void rm_journal_prune(RmSide side);
