@@ -199,13 +199,17 @@ typedef struct {
 } Watch;
 
 /* Only the process that started us: its number may be another's by now if it has ended, but then it is not
- * our parent any more, which is looked at after the pidfd has been tied to it. */
-static int open_daemon(pid_t pid)
+ * our parent any more, which is looked at after the pidfd has been tied to it. FALSE if it lives and can't be
+ * watched. */
+static gboolean open_daemon(pid_t pid, int *ret_fd)
 {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0), saved = errno;
     if (getppid() != pid)
         rm_fd_clear(&fd);
-    return fd;
+    else if (fd < 0)
+        g_warning("cannot watch the daemon (process %d): %s", (int)pid, g_strerror(saved));
+    *ret_fd = fd;
+    return fd >= 0 || getppid() != pid;
 }
 
 /* Best effort, in a thread of its own, for it may take its time: the daemon may die meanwhile. */
@@ -329,7 +333,9 @@ int rm_guardian_main(int argc, char **argv,
         g_warning("%s", error->message);
         return 1;
     }
-    Watch watch = {.journal = journal, .daemon = open_daemon((pid_t)parent), .max_pause_ms = pause};
+    Watch watch = {.journal = journal, .max_pause_ms = pause};
+    if (!open_daemon((pid_t)parent, &watch.daemon))
+        return 1; /* without a word that we are ready */
     send(DAEMON_FD, &ready, 1, MSG_NOSIGNAL);
     g_thread_unref(g_thread_new("scope", enter_scope, (gpointer)rm_journal_facts(journal)));
     if (!watch_daemon(&watch))

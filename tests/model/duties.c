@@ -477,6 +477,26 @@ static void finish(System *next, Actor *actor, RmSide side, const RmTransition *
         let_go(next, actor, side);
 }
 
+/* The daemon's own way where `commit` could not be recorded: it has not sent it, so it rolls back, whatever
+ * may stand in the journal by now. If that is `committed`, the roll-back is not recorded, and whoever comes
+ * next has to ask. */
+static gboolean stumbles_at_commit(Model *model, System *next, Actor *actor, RmSide side, gboolean failed)
+{
+    const RmTransition *row = &model->rows[actor->row - 1];
+    if (actor->who != WHO_DAEMON || side != RM_SIDE_SOURCE)
+        return FALSE;
+    if (failed && row->event == RM_EVENT_COMMIT) {
+        actor->state = row->from;
+        take(model, next, side, RM_EVENT_FAILED);
+        return TRUE;
+    }
+    if (failed || row->event != RM_EVENT_FAILED || journal_latest(&next->sj) != RM_STATE_COMMITTED)
+        return FALSE;
+    drop(next, actor, side);
+    next->s_guardian = 0;
+    return TRUE;
+}
+
 /* The journal refused or failed: nothing more of this row. */
 static void stumble(Model *model, System *next, Actor *actor, RmSide side, gboolean failed)
 {
@@ -487,6 +507,8 @@ static void stumble(Model *model, System *next, Actor *actor, RmSide side, gbool
         } else {
             begin_query(model, next);
         }
+    } else if (stumbles_at_commit(model, next, actor, side, failed)) {
+        return;
     } else if (failed && actor->tries) {
         leave(next, side);
     } else {
