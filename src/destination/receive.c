@@ -338,6 +338,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
+    receive->found.guest->ops->put_back(receive->found.guest); /* until `done` a settle would do it, too */
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
@@ -347,7 +348,6 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     rm_json_add_bool(reply, "running", run);
     /* The guest is ours whether or not the source hears of it; it can ask. */
     rm_control_reply(receive->control, message, reply, NULL);
-    receive->found.guest->ops->put_back(receive->found.guest);
     return TRUE;
 }
 
