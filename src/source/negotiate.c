@@ -57,8 +57,7 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
     }
     for (guint i = 0; rm_transports[i] != NULL; i++) {
         g_autofree char *why = NULL;
-        if (strcmp(options->transport, "auto") != 0 &&
-            strcmp(options->transport, rm_transports[i]->name) != 0)
+        if (!rm_transport_is_wished(rm_transports[i], options->transport))
             continue;
         if (rm_transports[i]->available(&why))
             g_ptr_array_add(hello->transports, g_strdup(rm_transports[i]->name));

@@ -361,10 +361,12 @@ static void end_dry_run(RmSession *session, RmResult *result)
     end_by(session, RM_EVENT_CHECKED);
 }
 
-/* While the guest is looked at. */
+/* While the guest is looked at. Nothing but what negotiation asks, and waits, for as well: a device that
+ * hangs must not keep a session that has no use for it from its end. */
 static gpointer probe_transports(gpointer data)
 {
-    rm_transports_probe();
+    const RmSession *session = data;
+    rm_transports_probe(session->options->transport);
     return NULL;
 }
 
@@ -372,7 +374,7 @@ void rm_session_run(RmSession *session, RmResult *ret_result)
 {
     RmResult result = {0};
     GError *problem = NULL;
-    GThread *probe = g_thread_new("probe", probe_transports, NULL);
+    GThread *probe = g_thread_new("probe", probe_transports, session);
     gboolean ok = run_steps(session, &problem);
     g_thread_join(probe);
     if (!ok) {

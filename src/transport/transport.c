@@ -6,6 +6,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <string.h>
 
 const RmTransport *const rm_transports[] = {
 #if RM_RDMA
@@ -23,11 +24,16 @@ const RmTransport *rm_transport_find(const char *name)
     return NULL;
 }
 
-void rm_transports_probe(void)
+gboolean rm_transport_is_wished(const RmTransport *transport, const char *wish)
+{
+    return strcmp(wish, "auto") == 0 || strcmp(wish, transport->name) == 0;
+}
+
+void rm_transports_probe(const char *wish)
 {
     for (unsigned i = 0; rm_transports[i] != NULL; i++) {
         g_autofree char *why = NULL;
-        if (!rm_transports[i]->available(&why))
+        if (rm_transport_is_wished(rm_transports[i], wish) && !rm_transports[i]->available(&why))
             g_info("transport %s: %s", rm_transports[i]->name, why);
     }
 }

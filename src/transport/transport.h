@@ -199,9 +199,12 @@ typedef struct {
 extern const RmTransport *const rm_transports[];
 const RmTransport *rm_transport_find(const char *name);
 
-/* Asks each whether this host can use it, and logs why not. The first time loads the devices' libraries,
- * which takes long: any thread may do that ahead, and who asks meanwhile waits for it. */
-void rm_transports_probe(void);
+/* Whether `wish` ("auto" or a name) allows it. */
+gboolean rm_transport_is_wished(const RmTransport *transport, const char *wish);
+
+/* Asks each that is wished for whether this host can use it, and logs why not. The first time loads the
+ * devices' libraries, which takes long: any thread may do that ahead, and who asks meanwhile waits for it. */
+void rm_transports_probe(const char *wish);
 
 extern const RmTransport rm_transport_rdma; /* with meson's `rdma` only */
 extern const RmTransport rm_transport_tcp;
