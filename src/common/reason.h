@@ -18,6 +18,8 @@
     X(PEER_TIMEOUT, "peer-timeout")                   /* nothing heard within the bound */                    \
     X(PROTOCOL, "protocol")                           /* the peer said something impossible */                \
     X(VERSION, "version-mismatch")                    /* no common protocol version */                        \
+    X(TLS, "tls")                                     /* a certificate is missing, unfit or not accepted */   \
+    X(LIMIT, "limit")                                 /* the destination takes no more sessions now */        \
     X(TRANSPORT, "transport")                         /* a data channel failed */                             \
     X(TRANSPORT_UNAVAILABLE, "transport-unavailable") /* the wanted transport is not there */                 \
     X(TOKEN, "token-rejected")                        /* a data channel could not prove itself */             \

@@ -135,9 +135,10 @@ static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const
         if (rm_token_equal(session->token, preamble->token) && session->rx != NULL)
             found = session;
     }
-    gboolean ok = found != NULL ? found->rx->ops->adopt(found->rx, connection, preamble->channel, error)
-                                : rm_fail(error, RM_REASON_TOKEN,
-                                          "a data channel without a valid token was turned away");
+    gboolean ok =
+        found != NULL
+            ? found->rx->ops->adopt(found->rx, G_IO_STREAM(connection), preamble->channel, error)
+            : rm_fail(error, RM_REASON_TOKEN, "a data channel without a valid token was turned away");
     g_mutex_unlock(&daemon->lock);
     return ok;
 }
@@ -170,7 +171,7 @@ static void serve(RmDaemon *daemon, GSocketConnection *connection)
     gssize n = g_socket_receive_message(socket, NULL, &vector, 1, NULL, NULL, &flags, NULL, NULL);
     g_socket_set_timeout(socket, 0);
     if (n == 1 && first == '{')
-        rm_receive_run(daemon, connection, peer);
+        rm_receive_run(daemon, G_IO_STREAM(connection), NULL, peer);
     else if (n == 1 && first == RM_TCP_MAGIC[0])
         take_data(daemon, connection, peer);
     else

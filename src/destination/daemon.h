@@ -33,7 +33,8 @@ typedef struct {
 typedef struct {
     char *id;
     uint8_t token[RM_TOKEN_BYTES];
-    RmRx *rx; /* NULL until data channels may come */
+    RmRx *rx;          /* NULL until data channels may come */
+    GIOStream *stream; /* the control connection, borrowed: data channels must show the same certificate */
     GCancellable *cancel;
 } RmDaemonSession;
 

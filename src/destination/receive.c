@@ -558,12 +558,12 @@ static void on_lost(GCancellable *lost, GCancellable *cancel)
     g_cancellable_cancel(cancel);
 }
 
-void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char *peer)
+void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, const char *peer)
 {
-    Receive receive = {.daemon = daemon, .entry = {.cancel = g_cancellable_new()}};
+    Receive receive = {.daemon = daemon, .entry = {.cancel = g_cancellable_new(), .stream = stream}};
     g_autoptr(GError) error = NULL;
     rm_autojson message = NULL;
-    receive.control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
+    receive.control = rm_control_new(stream, first, &(RmControlParams){0});
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);

@@ -17,5 +17,6 @@
 
 #include "destination/daemon.h"
 
-/* Serves a control connection to its end. `peer` names it in the log. */
-void rm_receive_run(RmDaemon *daemon, GSocketConnection *connection, const char *peer);
+/* Serves a control connection, a GSocketConnection or a GTlsConnection over one, to its end. `first` was read
+ * from it already; `peer` names it in the log. */
+void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, const char *peer);

@@ -291,9 +291,9 @@ static json_object *fake_offer(RmRx *rx)
     return NULL;
 }
 
-static gboolean fake_adopt(RmRx *rx, GSocketConnection *connection, unsigned channel, GError **error)
+static gboolean fake_adopt(RmRx *rx, GIOStream *stream, unsigned channel, GError **error)
 {
-    g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
+    g_io_stream_close(stream, NULL, NULL);
     return rm_fail(error, RM_REASON_PROTOCOL, "the fake transport takes no connections");
 }
 

@@ -28,6 +28,7 @@
  */
 #pragma once
 
+#include "control/tls.h"
 #include "memory/block.h"
 #include "transport/token.h"
 
@@ -82,7 +83,9 @@ typedef struct {
     const char *device;         /* --rdma-device DEV[:PORT], or NULL: rdma_cm chooses */
     int gid_index;              /* --gid-index, or -1 */
     RmPacketOptions packets;
-    gboolean serialise;  /* --serialise-chunks (rdma): a write waits for its chunk's earlier ones */
+    RmTls *tls; /* tcp: the channels go inside TLS, with these credentials; NULL: in clear. Borrowed */
+    const char *tls_host; /* … and the name that the destination's certificate must have */
+    gboolean serialise;   /* --serialise-chunks (rdma): a write waits for its chunk's earlier ones */
     gboolean copy;       /* the guest may punch holes: send copies, never through a registration of its RAM */
     unsigned timeout_ms; /* of connecting, and of a peer that takes nothing off the wire */
     uint64_t max_pinned; /* --max-pinned: bytes registered here at a time; 0: as many as the limits allow */
@@ -157,9 +160,9 @@ typedef struct {
     gboolean (*start)(RmRx *rx, const RmRxParams *params, GError **error);
     /* Where the source shall connect, for `accept`; caller owns. NULL: the control channel's own address. */
     json_object *(*offer)(RmRx *rx);
-    /* A connection on the daemon's port proved the session's token for `channel`: takes `connection` over.
-     * Any thread. */
-    gboolean (*adopt)(RmRx *rx, GSocketConnection *connection, unsigned channel, GError **error);
+    /* A connection on the daemon's port proved the session's token for `channel`: takes `stream` over, a
+     * GSocketConnection or a GTlsConnection over one. Any thread. */
+    gboolean (*adopt)(RmRx *rx, GIOStream *stream, unsigned channel, GError **error);
     void (*add_block)(RmRx *rx, RmBlock *block); /* as at the source; before any write to it */
     /* Makes these extents of one chunk writable (populates, registers) and appends the regions to `regions`
      * (of RmRegion), which may be larger than the extents. What is writable already is answered again. Called

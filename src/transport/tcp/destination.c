@@ -27,10 +27,9 @@ typedef struct {
     Destination *destination; /* immutable, as index is */
     unsigned index;
 
-    GSocketConnection
-        *connection; /* lock; keeps fd open, never used for I/O once adopted. NULL: not adopted */
-    int fd;          /* as connection */
-    GThread *thread; /* lock */
+    GIOStream *stream; /* lock; keeps fd open, never used for I/O once adopted. NULL: not adopted */
+    int fd;            /* as stream */
+    GThread *thread;   /* lock */
 
     /* The receiver's own. */
     RmTcpHeader header;
@@ -67,7 +66,7 @@ static void shut_down(Destination *destination)
     g_mutex_lock(&destination->lock);
     g_atomic_int_set(&destination->stopping, TRUE);
     for (unsigned i = 0; i < destination->n_channels; i++)
-        if (destination->channels[i].connection != NULL)
+        if (destination->channels[i].stream != NULL)
             shutdown(destination->channels[i].fd, SHUT_RDWR);
     g_mutex_unlock(&destination->lock);
     rm_barrier_stop(&destination->barrier);
@@ -214,8 +213,7 @@ static void *receiver(void *data)
 /* ---- adopting connections ---- */
 
 /* Under the lock. */
-static gboolean adopt_locked(Destination *destination, GSocketConnection *connection, unsigned index,
-                             GError **error)
+static gboolean adopt_locked(Destination *destination, GIOStream *stream, unsigned index, GError **error)
 {
     if (destination->channels == NULL || g_atomic_int_get(&destination->stopping))
         return rm_fail(error, RM_REASON_TRANSPORT, "data channel %u came when the session takes none", index);
@@ -223,10 +221,10 @@ static gboolean adopt_locked(Destination *destination, GSocketConnection *connec
         return rm_fail(error, RM_REASON_PROTOCOL, "data channel %u came, but only %u were agreed on", index,
                        destination->n_channels);
     Channel *channel = &destination->channels[index];
-    if (channel->connection != NULL)
+    if (channel->stream != NULL)
         return rm_fail(error, RM_REASON_PROTOCOL, "data channel %u came twice", index);
 
-    int fd = g_socket_get_fd(g_socket_connection_get_socket(connection));
+    int fd = g_socket_get_fd(rm_tls_socket(stream));
     int code = rm_tcp_tune(fd, destination->timeout_ms, destination->tos);
     if (code < 0)
         return rm_set_errno(error, RM_REASON_INTERNAL, -code, "data channel %u: cannot set socket options",
@@ -237,7 +235,7 @@ static gboolean adopt_locked(Destination *destination, GSocketConnection *connec
         g_prefix_error(error, "data channel %u: cannot start its receiver: ", index);
         return FALSE;
     }
-    channel->connection = g_object_ref(connection);
+    channel->stream = g_object_ref(stream);
     rm_barrier_arrived(&destination->barrier);
     /* One byte into an empty buffer does not block; if it can't go, the receiver finds the connection broken.
      */
@@ -246,14 +244,14 @@ static gboolean adopt_locked(Destination *destination, GSocketConnection *connec
     return TRUE;
 }
 
-static gboolean destination_adopt(RmRx *rx, GSocketConnection *connection, unsigned index, GError **error)
+static gboolean destination_adopt(RmRx *rx, GIOStream *stream, unsigned index, GError **error)
 {
     Destination *destination = destination_of(rx);
     g_mutex_lock(&destination->lock);
-    gboolean ok = adopt_locked(destination, connection, index, error);
+    gboolean ok = adopt_locked(destination, stream, index, error);
     g_mutex_unlock(&destination->lock);
     if (!ok)
-        g_io_stream_close(G_IO_STREAM(connection), NULL, NULL); /* how the other end hears of it */
+        g_io_stream_close(stream, NULL, NULL); /* how the other end hears of it */
     return ok;
 }
 
@@ -307,7 +305,7 @@ static void destination_stop(RmRx *rx)
         if (thread != NULL)
             g_thread_join(thread);
         g_mutex_lock(&destination->lock);
-        g_clear_object(&channel->connection);
+        g_clear_object(&channel->stream);
         g_mutex_unlock(&destination->lock);
     }
 }

@@ -387,9 +387,9 @@ static json_object *destination_offer(RmRx *rx)
     return address;
 }
 
-static gboolean destination_adopt(RmRx *rx, GSocketConnection *connection, unsigned index, GError **error)
+static gboolean destination_adopt(RmRx *rx, GIOStream *stream, unsigned index, GError **error)
 {
-    g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
+    g_io_stream_close(stream, NULL, NULL);
     return rm_fail(error, RM_REASON_PROTOCOL,
                    "data channel %u came over TCP, but RDMA was agreed on for this session", index);
 }

@@ -43,7 +43,7 @@ static inline void *pair_listen(void *data)
         GSocket *socket = g_socket_connection_get_socket(connection);
         if (!rm_tcp_preamble_receive(socket, pair->timeout_ms, pair->quit, &preamble, NULL) ||
             !rm_token_equal(preamble.token, pair->token) ||
-            !pair->rx->ops->adopt(pair->rx, connection, preamble.channel, NULL))
+            !pair->rx->ops->adopt(pair->rx, G_IO_STREAM(connection), preamble.channel, NULL))
             g_atomic_int_inc(&pair->refused);
     }
 }
