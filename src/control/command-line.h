@@ -11,6 +11,7 @@
 typedef struct {
     char *rdma_device; /* DEV[:PORT], or NULL */
     int gid_index;     /* or -1 */
+    gboolean plain_data; /* --plain-data: tcp data channels in clear, if the other end has it, too */
     int verbosity;     /* -1 quiet … 2 debug */
     RmPacketOptions packets;
 } RmCommonOptions;

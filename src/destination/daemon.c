@@ -147,8 +147,7 @@ static void take_data(RmDaemon *daemon, GSocketConnection *connection, const cha
 {
     g_autoptr(GError) error = NULL;
     RmTcpPreamble preamble;
-    GSocket *socket = g_socket_connection_get_socket(connection);
-    if (!rm_tcp_preamble_receive(socket, HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
+    if (!rm_tcp_preamble_receive(G_IO_STREAM(connection), HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
         !hand_over(daemon, connection, &preamble, &error))
         g_warning("%s: %s", peer, error->message);
 }

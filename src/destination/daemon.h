@@ -34,6 +34,7 @@ typedef struct {
     char *id;
     uint8_t token[RM_TOKEN_BYTES];
     RmRx *rx;          /* NULL until data channels may come */
+    gboolean plain_data;
     GIOStream *stream; /* the control connection, borrowed: data channels must show the same certificate */
     GCancellable *cancel;
 } RmDaemonSession;
