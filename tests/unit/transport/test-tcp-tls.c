@@ -5,6 +5,8 @@
  */
 #include "pair.h"
 
+#include "transport/tcp/socket.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -353,6 +355,62 @@ static void test_only_one_end(void)
     }
 }
 
+/* ---- keys ---- */
+
+/* After so many records TLS changes its keys by itself: of full ones, after 256 GiB. */
+#define RECORDS_OF_A_KEY (1u << 24)
+#define RECORDS_AT_A_TIME 1024u
+
+static void *accept_in_thread(void *data)
+{
+    return pair_accept(data, NULL, NULL);
+}
+
+static void *send_records(void *data)
+{
+    uint8_t bytes[RECORDS_AT_A_TIME];
+    struct iovec iov[RECORDS_AT_A_TIME];
+    for (uint32_t at = 0; at < RECORDS_OF_A_KEY + 2 * RECORDS_AT_A_TIME; at += RECORDS_AT_A_TIME) {
+        for (unsigned i = 0; i < RECORDS_AT_A_TIME; i++) {
+            bytes[i] = (uint8_t)(at / RECORDS_AT_A_TIME + i);
+            iov[i] = (struct iovec){&bytes[i], 1};
+        }
+        if (rm_tcp_send(data, iov, RECORDS_AT_A_TIME, NULL) < 0)
+            break;
+    }
+    return NULL;
+}
+
+/* With a byte in each record, for else it would take long. */
+static void test_new_keys(void)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Pair) pair = pair_new(1, MIB, (const uint64_t[]){MIB, 0});
+    g_autoptr(GSocketClient) client = g_socket_client_new();
+    GThread *thread = g_thread_new("accept", accept_in_thread, pair);
+    g_autoptr(GSocketConnection) connection =
+        g_socket_client_connect_to_host(client, "127.0.0.1", pair->port, NULL, &error);
+    g_assert_no_error(error);
+    g_autoptr(GIOStream) near =
+        rm_tls_connect(pair_creds_of(RM_TLS_SOURCE), connection, "destination", 20000, NULL, &error);
+    g_assert_no_error(error);
+    g_autoptr(GIOStream) far = g_thread_join(thread);
+    RmTcpLine from = {0}, to = {0};
+    g_assert_cmpint(rm_tcp_line_open(&from, near, RM_TCP_LINE_SENDS, 20000, (RmChoice){0}), ==, 0);
+    g_assert_cmpint(rm_tcp_line_open(&to, far, RM_TCP_LINE_RECEIVES, 20000, (RmChoice){0}), ==, 0);
+    thread = g_thread_new("sender", send_records, &from);
+    for (uint32_t at = 0; at < RECORDS_OF_A_KEY + 2 * RECORDS_AT_A_TIME; at += RECORDS_AT_A_TIME) {
+        uint8_t bytes[RECORDS_AT_A_TIME];
+        struct iovec iov = {bytes, sizeof bytes};
+        g_assert_cmpint(rm_tcp_receive(&to, &iov, 1, NULL), ==, 0);
+        for (unsigned i = 0; i < RECORDS_AT_A_TIME; i++)
+            g_assert_cmpint(bytes[i], ==, (uint8_t)(at / RECORDS_AT_A_TIME + i));
+    }
+    g_thread_join(thread);
+    rm_tcp_line_close(&from);
+    rm_tcp_line_close(&to);
+}
+
 int main(int argc, char **argv)
 {
     static const PairTest either[] = {{"seen", test_seen}};
@@ -374,5 +432,8 @@ int main(int argc, char **argv)
         g_autofree char *path = g_strdup_printf("/tcp-wire-tls/%s", tests[i].name);
         g_test_add_data_func(path, &tests[i], pair_run_in_tls);
     }
+    static const PairTest new_keys = {"new-keys", test_new_keys};
+    if (g_test_slow()) /* minutes: with -m slow */
+        g_test_add_data_func("/tcp-wire-tls/new-keys", &new_keys, pair_run_in_tls);
     return g_test_run();
 }
