@@ -34,15 +34,16 @@ gboolean rm_tcp_preamble_parse(const uint8_t bytes[RM_TCP_PREAMBLE_BYTES], RmTcp
     return TRUE;
 }
 
-gboolean rm_tcp_preamble_receive(GIOStream *stream, unsigned timeout_ms, GCancellable *cancellable,
-                                 RmTcpPreamble *ret_preamble, GError **error)
+gboolean rm_tcp_preamble_receive(GIOStream *stream, char first, unsigned timeout_ms,
+                                 GCancellable *cancellable, RmTcpPreamble *ret_preamble, GError **error)
 {
-    uint8_t bytes[RM_TCP_PREAMBLE_BYTES];
+    uint8_t bytes[RM_TCP_PREAMBLE_BYTES] = {(uint8_t)first};
+    gsize have = first != '\0' ? 1 : 0;
     g_autoptr(GError) problem = NULL;
     /* The deadline is for all of it: a peer that sends a byte now and then must not hold its place for ever.
      */
     gint64 deadline = g_get_monotonic_time() + (gint64)timeout_ms * 1000;
-    if (!rm_tcp_read(stream, bytes, sizeof bytes, deadline, cancellable, &problem)) {
+    if (!rm_tcp_read(stream, bytes + have, sizeof bytes - have, deadline, cancellable, &problem)) {
         RmReason reason = RM_REASON_PEER_LOST;
         if (g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_TIMED_OUT))
             reason = RM_REASON_PEER_TIMEOUT;

@@ -88,7 +88,7 @@ static inline void *pair_listen(void *data)
         g_autoptr(GIOStream) stream = pair_accept(pair, pair->quit, NULL);
         RmTcpPreamble preamble;
         if (stream == NULL ||
-            !rm_tcp_preamble_receive(stream, pair->timeout_ms, pair->quit, &preamble, NULL) ||
+            !rm_tcp_preamble_receive(stream, '\0', pair->timeout_ms, pair->quit, &preamble, NULL) ||
             !rm_token_equal(preamble.token, pair->token) ||
             !pair->rx->ops->adopt(pair->rx, stream, preamble.channel, NULL))
             g_atomic_int_inc(&pair->refused);
