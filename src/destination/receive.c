@@ -216,6 +216,37 @@ static gboolean on_verify(Receive *receive, json_object *message, GError **error
     return rm_control_reply(receive->control, message, reply, error);
 }
 
+/* QEMU's settings as they were found, for the next session to find, or in the guest's new home. */
+static void put_back(Receive *receive)
+{
+    g_autoptr(GError) problem = NULL;
+    if (!receive->found.guest->ops->put_back(receive->found.guest, &problem))
+        g_warning("session %s: %s", receive->entry.id, problem->message);
+}
+
+/* For RmGuestOps.set_note: whoever settles the session after us puts back what was found. */
+static gboolean note_found(gpointer data, json_object *found, GError **error)
+{
+    Receive *receive = data;
+    RmState state;
+    if (!rm_journal_move(receive->journal, RM_STATE_BIT(PRECOPY), RM_STATE_PRECOPY, FALSE, found, FALSE,
+                         &state, error))
+        return FALSE;
+    return state == RM_STATE_PRECOPY ||
+           rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
+}
+
+/* While the state is on its way. Not earlier: a QEMU that waits is left as it is found until it is as good as
+ * certain that it will be asked. A failure is the load's, which tries again. */
+static void prepare_load(Receive *receive)
+{
+    const RmGuestOps *ops = receive->found.guest->ops;
+    g_autoptr(GError) problem = NULL;
+    ops->set_note(receive->found.guest, note_found, receive);
+    if (!ops->prepare_load(receive->found.guest, &problem))
+        g_debug("not prepared yet: %s", problem->message);
+}
+
 static gboolean on_state(Receive *receive, json_object *message, GError **error)
 {
     uint64_t length;
@@ -246,7 +277,10 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     }
     json_object *reply = rm_registered_encode(regions);
     rm_json_add_string(reply, "type", RM_MSG_STATE_OK);
-    return rm_control_reply(receive->control, message, reply, error);
+    if (!rm_control_reply(receive->control, message, reply, error))
+        return FALSE;
+    prepare_load(receive);
+    return TRUE;
 }
 
 /* An event, which the table must allow: records its state where that is due, unless somebody else has ended
@@ -302,9 +336,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
     /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the
-     * guest. */
-    RmGuestRun state;
-    if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
+     * guest. That it answers, it has just shown. */
+    if (!receive->found.guest->ops->poll(receive->found.guest, error))
         return FALSE;
     rm_fault_pause("destination-commit");
     /* The one step that makes the guest ours, for it excludes the other: a query that aborts (fates.c). A
@@ -321,6 +354,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
+    /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
+    put_back(receive);
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
@@ -492,8 +527,11 @@ static void end_guest(Receive *receive)
     g_autoptr(GError) error = NULL;
     gboolean burnt = receive->load_tried && !is_ours(receive);
     gboolean surplus = receive->found.started && !is_ours(receive);
-    if (receive->found.guest == NULL || (!burnt && !surplus))
+    if (receive->found.guest == NULL || (!burnt && !surplus)) {
+        if (receive->state != NULL && !is_ours(receive))
+            put_back(receive);
         return;
+    }
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))
         g_warning("%s: %s", receive->found.path, error->message);
     else if (burnt)

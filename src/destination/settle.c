@@ -38,6 +38,26 @@ static gboolean leave_doubtful(RmJournal *journal, gboolean run, RmState *ret_st
                    facts->guest, (int)facts->pid);
 }
 
+/* What the daemon had changed of the VMM's settings and noted, before it died. */
+static void put_back(RmJournal *journal, RmGuest *guest)
+{
+    g_auto(RmJournalRecord) record = {0};
+    g_autoptr(GError) problem = NULL;
+    if (!rm_journal_read(journal, &record, NULL) || record.note == NULL)
+        return;
+    guest->ops->recall(guest, record.note);
+    if (!guest->ops->put_back(guest, &problem))
+        g_warning("session %s: %s", rm_journal_facts(journal)->session, problem->message);
+}
+
+/* A VMM that still waits is as it was found. One that does not is in other hands by now. */
+static void release_waiting(RmJournal *journal, RmGuest *guest)
+{
+    RmGuestRun run;
+    if (guest->ops->run_state(guest, &run, NULL) && run == RM_GUEST_WAITING)
+        put_back(journal, guest);
+}
+
 /* The guest is here. activate() is without effect on one that runs. */
 static gboolean run_guest(RmJournal *journal, RmGuest *guest, gboolean run, RmState *ret_state,
                           GError **error)
@@ -52,6 +72,7 @@ static gboolean run_guest(RmJournal *journal, RmGuest *guest, gboolean run, RmSt
                        (int)facts->pid, facts->guest);
     if (run && !guest->ops->activate(guest, error))
         return FALSE;
+    put_back(journal, guest);
     return rm_journal_move(journal, RM_STATE_BIT(COMMITTED), RM_STATE_DONE, run, NULL, FALSE, ret_state,
                            error);
 }
@@ -91,6 +112,8 @@ gboolean rm_settle_destination(RmJournal *journal, RmGuest *guest, RmState *ret_
         ok = run_guest(journal, guest, record.run, &state, error);
     else if (rm_state_owner(state) == RM_OWNER_SOURCE && vmm_is_spent(facts, &record) && guest != NULL)
         ok = rm_journal_sync(journal, error) && end_spent(facts, guest, error);
+    else if (rm_state_owner(state) == RM_OWNER_SOURCE && guest != NULL)
+        release_waiting(journal, guest);
     if (ret_state != NULL)
         *ret_state = state;
     return ok;

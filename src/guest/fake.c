@@ -16,7 +16,7 @@ typedef struct {
     RmGuest base;
     GPtrArray *blocks; /* of RmBlock: the guest's own, mapped writable */
     RmGuestRun run;
-    gboolean loaded, quit;
+    gboolean prepared, loaded, quit;
     char *name, *uuid;
     GHashTable *traits;
     GHashTable *failures; /* op -> reason */
@@ -166,12 +166,30 @@ static gboolean fake_note(Fake *self, GError **error)
     return self->note == NULL || self->note(self->note_data, found, error);
 }
 
+/* The note is made once, as what is found is. */
+static gboolean prepare(Fake *self, const char *op, GError **error)
+{
+    if (self->prepared)
+        return TRUE;
+    return begin(&self->base, op, error) && (self->prepared = fake_note(self, error));
+}
+
+static gboolean fake_prepare_save(RmGuest *guest, GError **error)
+{
+    return prepare(fake_of(guest), "prepare_save", error);
+}
+
+static gboolean fake_put_back(RmGuest *guest, GError **error)
+{
+    fake_of(guest)->prepared = FALSE;
+    return begin(guest, "put_back", error);
+}
+
 static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     Fake *self = fake_of(guest);
-    if (!begin(guest, "save", error) ||
-        !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error) ||
-        !fake_note(self, error))
+    if (!fake_prepare_save(guest, error) || !begin(guest, "save", error) ||
+        !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error))
         return FALSE;
     self->run = RM_GUEST_SAVED;
     *ret_state = g_byte_array_new();
@@ -182,6 +200,7 @@ static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error
 static gboolean fake_resume(RmGuest *guest, gboolean run, GError **error)
 {
     Fake *self = fake_of(guest);
+    self->prepared = FALSE;
     if (!begin(guest, "resume", error) ||
         !require(self->run != RM_GUEST_WAITING, "a source", RM_REASON_RESUME, error))
         return FALSE;
@@ -190,10 +209,16 @@ static gboolean fake_resume(RmGuest *guest, gboolean run, GError **error)
     return TRUE;
 }
 
+static gboolean fake_prepare_load(RmGuest *guest, GError **error)
+{
+    return require(fake_of(guest)->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error) &&
+           prepare(fake_of(guest), "prepare_load", error);
+}
+
 static gboolean fake_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
 {
     Fake *self = fake_of(guest);
-    if (!begin(guest, "load", error) ||
+    if (!fake_prepare_load(guest, error) || !begin(guest, "load", error) ||
         !require(self->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error))
         return FALSE;
     self->run = RM_GUEST_OTHER; /* used up, whether or not it succeeds */
@@ -251,10 +276,13 @@ static const RmGuestOps fake_ops = {
     .fence = fake_fence,
     .poll = fake_poll,
     .stop = fake_stop,
+    .prepare_save = fake_prepare_save,
     .save = fake_save,
+    .put_back = fake_put_back,
     .set_note = fake_set_note,
     .recall = fake_recall,
     .resume = fake_resume,
+    .prepare_load = fake_prepare_load,
     .load = fake_load,
     .activate = fake_activate,
     .quit = fake_quit,

@@ -210,6 +210,21 @@ class SourceKilled(Guardian):
         self.assert_as_before(since, "killed in the save")
         self.assertEqual([self.source.qmp(query) for query in queries], before)
 
+    def test_leftover_settings_before_the_stop(self):
+        """The same when the guest has not been stopped yet: QEMU's settings are changed while it still runs."""
+        self.fresh()
+        self.source.qmp("migrate-set-capabilities", capabilities=[{"capability": "auto-converge", "state": True}])
+        self.source.qmp("migrate-set-parameters", max_bandwidth=123456)
+        queries = "query-migrate-capabilities", "query-migrate-parameters"
+        before = [self.source.qmp(query) for query in queries]
+        send = self.begin(fault="switchover-armed")
+        wait_until(lambda: [self.source.qmp(query) for query in queries] != before, "the save's own settings")
+        self.assertEqual(self.source.status(), "running")
+        since = time.monotonic()
+        send.kill()
+        self.assert_as_before(since, "killed between the settings and the stop")
+        self.assertEqual([self.source.qmp(query) for query in queries], before)
+
     def test_paused_by_its_operator(self):
         self.fresh()
         self.source.qmp("stop")

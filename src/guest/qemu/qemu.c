@@ -36,10 +36,12 @@ typedef struct {
     pid_t pid;
     int pidfd;
     RmEvents events;
-    RmVector found; /* the migration vector as it was before save() */
+    RmVector found; /* the migration vector as it was before prepare_save() or prepare_load() */
     gboolean (*note)(gpointer data, json_object *found, GError **error); /* NULL: nobody wants it */
     gpointer note_data;
-    gboolean saving;    /* a migration of ours may be under way */
+    gboolean saving;    /* the save's vector is set: what migrates now is ours, or goes by our settings */
+    RmPump *pump;       /* our end of the state's pipe, between preparing and save() or load() */
+    gboolean fd_given;  /* the other end may lie with QEMU */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
 
@@ -138,7 +140,7 @@ static void qemu_recall(RmGuest *guest, json_object *found)
 {
     RmQemu *self = qemu_of(guest);
     rm_vector_clear(&self->found);
-    self->saving = found != NULL;
+    self->saving = self->fd_given = found != NULL;
     if (found != NULL)
         rm_vector_from_json(found, &self->found);
 }
@@ -150,33 +152,66 @@ static gboolean note_found(RmQemu *self, GError **error)
 }
 
 /* Nothing is changed before it has been noted how it was. */
-static gboolean set_vector(RmQemu *self, GError **error)
+static gboolean prepare(RmQemu *self, gboolean incoming, GError **error)
 {
     g_auto(RmVector) wanted = {0};
-    if (!rm_vector_compare(self->qmp, FALSE, &wanted, &self->found, error) || !note_found(self, error))
+    if (!rm_vector_compare(self->qmp, incoming, &wanted, &self->found, error) || !note_found(self, error) ||
+        !rm_vector_set(self->qmp, &wanted, error))
         return FALSE;
-    self->saving = TRUE;
-    return rm_vector_set(self->qmp, &wanted, error);
+    self->saving = !incoming;
+    self->fd_given = TRUE;
+    self->pump = rm_state_pipe(self->qmp, incoming, error);
+    return self->pump != NULL;
+}
+
+/* The guest may run meanwhile. What makes that safe:
+ *  - an operator's migration that is under way refuses this one, and goes on; one that somebody begins now
+ *    would leave the RAM out (x-ignore-shared): it is ended with the roll-back, which save()'s failure brings
+ *    about, since QEMU has one migration at a time;
+ *  - whatever happens until the save, resume() puts back what was found, in this process or another. */
+static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autoptr(GError) problem = NULL;
+    if (self->pump != NULL)
+        return TRUE;
+    if (!rm_preflight_idle(self->qmp, error))
+        return FALSE;
+    if (prepare(self, FALSE, &problem))
+        return TRUE;
+    RmReason reason =
+        rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
+    return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
 }
 
 static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    g_autoptr(GError) problem = NULL;
-    if (!set_vector(self, &problem)) {
-        RmReason reason =
-            rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
-        return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
-    }
-    rm_fault_pause("save-prepared");
-    if (!rm_state_save(self->qmp, ret_state, error))
+    if (!qemu_prepare_save(guest, error) || !rm_preflight_stopped(self->qmp, error))
         return FALSE;
-    /* At once, not at the end: whoever keeps this QEMU finds it as it was, even if we die in between. Failing
-     * to is no reason to keep the guest here. */
-    g_autoptr(GError) leftover = NULL;
-    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
-        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    rm_fault_pause("save-prepared");
+    g_autoptr(RmPump) pump = g_steal_pointer(&self->pump);
+    if (!rm_state_save(self->qmp, pump, ret_state, error))
+        return FALSE;
+    self->fd_given = FALSE;
     return TRUE;
+}
+
+/* Not to be cancelled: at the destination the guest may be ours by now, whoever has hung up. */
+static gboolean qemu_put_back(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    g_clear_pointer(&self->pump, rm_pump_free);
+    rm_qmp_shield(self->qmp, TRUE);
+    gboolean ok = rm_qmp_reconnect(self->qmp, error);
+    if (ok && self->fd_given)
+        rm_state_take_back(self->qmp);
+    self->fd_given = self->fd_given && !ok;
+    ok = ok && rm_vector_restore(self->qmp, &self->found, error);
+    rm_qmp_shield(self->qmp, FALSE);
+    if (!ok)
+        g_prefix_error(error, "cannot restore QEMU's migration settings: ");
+    return ok;
 }
 
 /* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
@@ -251,7 +286,7 @@ static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
     if ((self->saving && !rm_state_cancel(self->qmp, error)) ||
         !rm_state_query_run(self->qmp, &status, error))
         return FALSE;
-    self->saving = FALSE;
+    self->saving = self->fd_given = FALSE;
     if (!run)
         return keep_paused(self, status, error);
     return may_run(self, status, &due, error) && (!due || let_run(self, error));
@@ -261,6 +296,7 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL, leftover = NULL;
+    g_clear_pointer(&self->pump, rm_pump_free); /* a save that was given up; its stream has no reader now */
     rm_qmp_shield(self->qmp, TRUE);
     gboolean ok = roll_back(self, run, &problem);
     if (!rm_vector_restore(self->qmp, &self->found, &leftover))
@@ -278,13 +314,13 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
     return TRUE;
 }
 
-static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
+static gboolean qemu_prepare_load(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autofree char *status = NULL;
     g_autoptr(GError) problem = NULL;
-    g_auto(RmVector) wanted = {0};
-    g_auto(RmVector) unused = {0}; /* this QEMU has no other migration after this one: nothing to restore */
+    if (self->pump != NULL)
+        return TRUE;
     if (!rm_state_query_run(self->qmp, &status, error))
         return FALSE;
     if (rm_facts_run(status) != RM_GUEST_WAITING)
@@ -292,11 +328,21 @@ static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GE
             error, RM_REASON_GUEST_STATE,
             "the destination's QEMU is in state \"%s\": it must wait for a migration (-incoming defer)",
             status);
-    if (!rm_vector_compare(self->qmp, TRUE, &wanted, &unused, &problem) ||
-        !rm_vector_set(self->qmp, &wanted, &problem))
-        return rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
-                       problem->message);
-    return rm_state_load(self->qmp, state, length, error);
+    return prepare(self, TRUE, &problem) ||
+           rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
+                   problem->message);
+}
+
+static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    if (!qemu_prepare_load(guest, error))
+        return FALSE;
+    g_autoptr(RmPump) pump = g_steal_pointer(&self->pump);
+    if (!rm_state_load(self->qmp, pump, state, length, error))
+        return FALSE;
+    self->fd_given = FALSE;
+    return TRUE;
 }
 
 /* Best effort: QEMU announced by itself on cont; this covers switches that lost the first. */
@@ -365,6 +411,7 @@ static void qemu_free(RmGuest *guest)
 {
     RmQemu *self = qemu_of(guest);
     rm_qmp_free(self->qmp);
+    rm_pump_free(self->pump);
     rm_fd_clear(&self->pidfd);
     rm_vector_clear(&self->found);
     g_clear_pointer(&self->devices, rm_devices_free);
@@ -382,10 +429,13 @@ static const RmGuestOps qemu_ops = {
     .fence = qemu_fence,
     .poll = qemu_poll,
     .stop = qemu_stop,
+    .prepare_save = qemu_prepare_save,
     .save = qemu_save,
+    .put_back = qemu_put_back,
     .set_note = qemu_set_note,
     .recall = qemu_recall,
     .resume = qemu_resume,
+    .prepare_load = qemu_prepare_load,
     .load = qemu_load,
     .activate = qemu_activate,
     .quit = qemu_quit,

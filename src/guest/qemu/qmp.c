@@ -355,22 +355,22 @@ json_object *rm_qmp_next_event(RmQmp *qmp)
     return g_queue_pop_head(&qmp->events);
 }
 
+json_object *rm_qmp_peek_event(RmQmp *qmp, guint n)
+{
+    return g_queue_peek_nth(&qmp->events, n);
+}
+
 void rm_qmp_shield(RmQmp *qmp, gboolean on)
 {
     qmp->shielded = on;
 }
 
-gboolean rm_qmp_sleep(RmQmp *qmp, unsigned ms, GError **error)
+gboolean rm_qmp_wait(RmQmp *qmp, unsigned ms, GError **error)
 {
-    GCancellable *cancellable = rm_qmp_cancellable(qmp);
-    GPollFD fd;
-    if (cancellable != NULL && g_cancellable_make_pollfd(cancellable, &fd)) {
-        g_poll(&fd, 1, (int)ms);
-        g_cancellable_release_fd(cancellable);
-        return !g_cancellable_set_error_if_cancelled(cancellable, error);
-    }
-    g_usleep(ms * 1000ul);
-    return TRUE;
+    gboolean ready = FALSE;
+    return check_sound(qmp, error) &&
+           wait_for(qmp, G_IO_IN, g_get_monotonic_time() + (gint64)ms * 1000, &ready, error) &&
+           (!ready || rm_qmp_receive(qmp, error));
 }
 
 gboolean rm_qmp_has(RmQmp *qmp, const char *command, gboolean *ret_has, GError **error)

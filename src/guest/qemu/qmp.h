@@ -61,8 +61,11 @@ gboolean rm_qmp_hmp(RmQmp *qmp, const char *line, char **ret_text, GError **erro
 gboolean rm_qmp_receive(RmQmp *qmp, GError **error);
 /* The oldest event not taken yet (caller puts), NULL if there is none. */
 json_object *rm_qmp_next_event(RmQmp *qmp);
+/* The nth of them, 0 being the oldest, which stays there; NULL if there are no more. */
+json_object *rm_qmp_peek_event(RmQmp *qmp, guint n);
 
 /* While on, the cancellable is ignored: for roll-back, which must run to its end. */
 void rm_qmp_shield(RmQmp *qmp, gboolean on);
-/* Sleeps `ms`, or until cancelled (reason cancelled). */
-gboolean rm_qmp_sleep(RmQmp *qmp, unsigned ms, GError **error);
+/* Waits until QEMU has sent something, which is taken in then, for at most `ms`. Reasons cancelled,
+ * guest-gone, qmp-unreachable. */
+gboolean rm_qmp_wait(RmQmp *qmp, unsigned ms, GError **error);

@@ -150,7 +150,7 @@ static void test_cancel(void)
     GThread *thread = g_thread_new("cancel", cancel_soon, cancellable);
     assert_fails(qmp, "slow", RM_REASON_CANCELLED, "");
     g_thread_join(thread);
-    g_assert_false(rm_qmp_sleep(qmp, LONG_MS, &error)); /* ends at once */
+    g_assert_false(rm_qmp_wait(qmp, LONG_MS, &error)); /* ends at once */
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_CANCELLED);
     /* roll-back goes on regardless, and does not take the late reply for its own */
     rm_qmp_shield(qmp, TRUE);
