@@ -31,7 +31,7 @@ typedef struct {
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
     RmState at; /* in the table; connecting at first */
-    gboolean load_tried, ended, cancelled, dry_run;
+    gboolean prepared, load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
     RmBlock *state;
@@ -168,6 +168,44 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
     return TRUE;
 }
 
+/* QEMU's settings as they were found, for the next session to find, or in the guest's new home. */
+static void put_back(Receive *receive)
+{
+    g_autoptr(GError) problem = NULL;
+    if (!receive->found.guest->ops->put_back(receive->found.guest, &problem))
+        g_warning("session %s: %s", receive->entry.id, problem->message);
+}
+
+/* For RmGuestOps.set_note: whoever settles the session after us puts back what was found. */
+static gboolean note_found(gpointer data, json_object *found, GError **error)
+{
+    Receive *receive = data;
+    RmState state;
+    if (!rm_journal_move(receive->journal, RM_STATE_BIT(PRECOPY), RM_STATE_PRECOPY, FALSE, found, FALSE,
+                         &state, error))
+        return FALSE;
+    return state == RM_STATE_PRECOPY ||
+           rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
+}
+
+/* Once, behind the first round, when the source has other things to do than to wait for us. A failure is the
+ * load's, which tries again.
+ *
+ * Until the load this QEMU may yet be left waiting: then it is as it was found, by put_back(), or by what
+ * note_found() left for whoever settles the session. Should somebody change the settings meanwhile, the load
+ * fails: QEMU compares x-ignore-shared with the stream's. */
+static void prepare_load(Receive *receive)
+{
+    if (receive->prepared)
+        return;
+    receive->prepared = TRUE;
+    const RmGuestOps *ops = receive->found.guest->ops;
+    g_autoptr(GError) problem = NULL;
+    ops->set_note(receive->found.guest, note_found, receive);
+    if (!ops->prepare_load(receive->found.guest, &problem))
+        g_debug("not prepared yet: %s", problem->message);
+}
+
 /* The channels' writes of this round have landed before any zero range is applied, and the source begins no
  * further round before the answer: a page is either written or zeroed in a round, and the two never race. */
 static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
@@ -178,7 +216,10 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
         !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
         !zero_ranges(receive, end->zeroes, error))
         return FALSE;
-    return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error);
+    if (!rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error))
+        return FALSE;
+    prepare_load(receive);
+    return TRUE;
 }
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
@@ -216,37 +257,6 @@ static gboolean on_verify(Receive *receive, json_object *message, GError **error
     return rm_control_reply(receive->control, message, reply, error);
 }
 
-/* QEMU's settings as they were found, for the next session to find, or in the guest's new home. */
-static void put_back(Receive *receive)
-{
-    g_autoptr(GError) problem = NULL;
-    if (!receive->found.guest->ops->put_back(receive->found.guest, &problem))
-        g_warning("session %s: %s", receive->entry.id, problem->message);
-}
-
-/* For RmGuestOps.set_note: whoever settles the session after us puts back what was found. */
-static gboolean note_found(gpointer data, json_object *found, GError **error)
-{
-    Receive *receive = data;
-    RmState state;
-    if (!rm_journal_move(receive->journal, RM_STATE_BIT(PRECOPY), RM_STATE_PRECOPY, FALSE, found, FALSE,
-                         &state, error))
-        return FALSE;
-    return state == RM_STATE_PRECOPY ||
-           rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
-}
-
-/* While the state is on its way. Not earlier: a QEMU that waits is left as it is found until it is as good as
- * certain that it will be asked. A failure is the load's, which tries again. */
-static void prepare_load(Receive *receive)
-{
-    const RmGuestOps *ops = receive->found.guest->ops;
-    g_autoptr(GError) problem = NULL;
-    ops->set_note(receive->found.guest, note_found, receive);
-    if (!ops->prepare_load(receive->found.guest, &problem))
-        g_debug("not prepared yet: %s", problem->message);
-}
-
 static gboolean on_state(Receive *receive, json_object *message, GError **error)
 {
     uint64_t length;
@@ -277,10 +287,7 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     }
     json_object *reply = rm_registered_encode(regions);
     rm_json_add_string(reply, "type", RM_MSG_STATE_OK);
-    if (!rm_control_reply(receive->control, message, reply, error))
-        return FALSE;
-    prepare_load(receive);
-    return TRUE;
+    return rm_control_reply(receive->control, message, reply, error);
 }
 
 /* An event, which the table must allow: records its state where that is due, unless somebody else has ended
@@ -528,7 +535,7 @@ static void end_guest(Receive *receive)
     gboolean burnt = receive->load_tried && !is_ours(receive);
     gboolean surplus = receive->found.started && !is_ours(receive);
     if (receive->found.guest == NULL || (!burnt && !surplus)) {
-        if (receive->state != NULL && !is_ours(receive))
+        if (receive->prepared && !is_ours(receive))
             put_back(receive);
         return;
     }

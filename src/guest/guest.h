@@ -74,16 +74,16 @@ typedef struct {
      * guest-gone, guest-changed (hotplug) when one of these has happened since the last call. */
     gboolean (*poll)(RmGuest *guest, GError **error);
 
-    gboolean (*stop)(RmGuest *guest,
-                     GError **error); /* vCPUs stopped, I/O drained; no-op on a paused guest */
+    /* vCPUs stopped, I/O drained; no-op on a paused guest. Fails on one that is not paused then, or that
+     * save() would do harm to (reason block-job). */
+    gboolean (*stop)(RmGuest *guest, GError **error);
 
     /* Source, running or stopped: what save() needs of the VMM and the guest needn't stand still for. Sets a
      * known vector of migration capabilities and parameters and remembers what it found. Idempotent. Reasons
      * guest-busy, state-save. */
     gboolean (*prepare_save)(RmGuest *guest, GError **error);
     /* Source, stopped: the device state without RAM; prepares if that has not been done. On success the run
-     * state is RM_GUEST_SAVED, unless somebody lets the guest run: recheck() looks. Reasons state-save,
-     * block-job. */
+     * state is RM_GUEST_SAVED, unless somebody lets the guest run: recheck() looks. Reason state-save. */
     gboolean (*save)(RmGuest *guest, GByteArray **ret_state, GError **error);
     /* Either side, no migration under way: the vector as prepare_save() or prepare_load() found it, also one
      * that was recalled. Idempotent; resume() does it, too. Reasons qmp-error, … */

@@ -9,6 +9,9 @@
  * the guest stays paused and the session is doubtful. And it ends its own copy only after `running`, or the
  * destination's word that it is done: that it has committed says who owns the guest, not that it lives.
  *
+ * What needn't be done while the guest stands still is done before the stop (arm()), or beside the
+ * destination's load (look_again()).
+ *
  * Each of these steps is in the journal before it is made (record.c); what is due after a crash in between,
  * settle.h says.
  */
@@ -112,8 +115,8 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
     int64_t time = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     rm_pause_begin(session);
-    if (!ops->stop(session->guest, error))
-        return FALSE;
+    if (!ops->stop(session->guest, &problem))
+        return fail_unless_event(session, problem, error);
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
     if (!ops->poll(session->guest, error) || /* a reset explains what the save may fail with */
@@ -139,7 +142,7 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
  * and it is not sent before the checks have passed. Whoever writes the guest's RAM unseen is found if he is
  * still there now; one who came and went was not found by an earlier look, either. A device, block or image
  * that was added while the guest ran is there still, for it is stopped. What would be harmed by the save
- * itself, save() looks at before. A check that fails costs the destination's QEMU, which is used up then, and
+ * itself, stop() looks at. A check that fails costs the destination's QEMU, which is used up then, and
  * nothing here: the guest is rolled back as before the save. */
 static gboolean look_again(RmSession *session, GError **error)
 {

@@ -202,7 +202,7 @@ static gboolean check_saved(const Context *context, GError **error)
  * guest is saved. */
 enum {
     FIRST = 1,   /* before a byte moves */
-    STOPPED = 2, /* before the save: what it would do harm to */
+    STOPPED = 2, /* with the stop: what the save would do harm to */
     SAVED = 4,   /* what may have changed, before `commit` */
 };
 
@@ -225,6 +225,31 @@ static const struct {
     {"other writers", check_writers, FIRST},
 };
 
+/* What rm_devices_list() asks, and then the checks of FIRST and SAVED, in their order. */
+static const struct {
+    const char *command, *arguments;
+    unsigned when;
+} questions[] = {
+    {"qom-list", "{\"path\":\"/machine/peripheral\"}", FIRST | SAVED},
+    {"qom-list", "{\"path\":\"/machine/peripheral-anon\"}", FIRST | SAVED},
+    {"human-monitor-command", "{\"command-line\":\"info network\"}", FIRST | SAVED},
+    {"query-named-block-nodes", "{\"flat\":true}", FIRST | SAVED},
+    {"query-status", NULL, FIRST | SAVED},
+    {"query-migrate", NULL, FIRST},
+    {"x-query-ramblock", NULL, SAVED},
+    {"qom-list", "{\"path\":\"/objects\"}", SAVED},
+    {"query-jobs", NULL, SAVED},
+    {"query-block-exports", NULL, SAVED},
+};
+
+static void ask_ahead(RmQmp *qmp, unsigned when)
+{
+    for (size_t i = 0; i < G_N_ELEMENTS(questions); i++) {
+        if ((questions[i].when & when) != 0)
+            rm_qmp_ahead(qmp, questions[i].command, questions[i].arguments);
+    }
+}
+
 static gboolean run_checks(const Context *context, unsigned when, GError **error)
 {
     for (size_t i = 0; i < G_N_ELEMENTS(checks); i++) {
@@ -242,6 +267,7 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
 {
     Context context = {qmp, pid, blocks, options};
     g_autoptr(RmDevices) devices = NULL;
+    ask_ahead(qmp, FIRST);
     /* Devices first: QEMU blocks migration with vfio and vhost-user as well, but less clearly. */
     if (!rm_devices_list(qmp, &devices, error) || !rm_devices_check(devices, options, error) ||
         !run_checks(&context, FIRST, error))
@@ -290,6 +316,7 @@ gboolean rm_preflight_recheck(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const Rm
     Context context = {qmp, pid, blocks, options};
     Search search = {.context = &context};
     GThread *thread = g_thread_try_new("writers", search_main, &search, NULL);
+    ask_ahead(qmp, SAVED);
     gboolean ok = ask_again(&context, devices, error);
     if (thread != NULL)
         g_thread_join(thread);

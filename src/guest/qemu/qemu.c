@@ -107,13 +107,21 @@ static gboolean qemu_poll(RmGuest *guest, GError **error)
     return rm_events_poll(&self->events, self->qmp, error);
 }
 
+/* Everything that is to be known of the stopped guest before it is saved is asked for with the `stop` itself:
+ * QEMU answers one after the other, and the guest stands still. */
 static gboolean qemu_stop(RmGuest *guest, GError **error)
 {
+    static const char *const questions[] = {"query-status", "query-jobs", "query-block-exports"};
     RmQemu *self = qemu_of(guest);
     g_autofree char *before = NULL, *after = NULL;
     if (!rm_state_query_run(self->qmp, &before, error))
         return FALSE;
-    if (strcmp(before, "running") == 0) {
+    gboolean runs = strcmp(before, "running") == 0;
+    if (runs)
+        rm_qmp_ahead(self->qmp, "stop", NULL);
+    for (size_t i = 0; i < G_N_ELEMENTS(questions); i++)
+        rm_qmp_ahead(self->qmp, questions[i], NULL);
+    if (runs) {
         self->events.own_stops++;
         if (!rm_qmp_run(self->qmp, "stop", NULL, NULL, error))
             return FALSE;
@@ -123,7 +131,7 @@ static gboolean qemu_stop(RmGuest *guest, GError **error)
     if (strcmp(after, "paused") != 0)
         return rm_fail(error, RM_REASON_GUEST_STATE,
                        "the guest is in state \"%s\", not \"paused\", after stopping it", after);
-    return TRUE;
+    return rm_preflight_stopped(self->qmp, error);
 }
 
 static void qemu_set_note(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
@@ -187,7 +195,7 @@ static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
 static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    if (!qemu_prepare_save(guest, error) || !rm_preflight_stopped(self->qmp, error))
+    if (!qemu_prepare_save(guest, error))
         return FALSE;
     rm_fault_pause("save-prepared");
     g_autoptr(RmPump) pump = g_steal_pointer(&self->pump);

@@ -17,7 +17,7 @@
 
 #define FD_NAME "rdmamig-state"
 #define QUICK_POLLS 100 /* of 1 ms: the guest stands still meanwhile; then every 10 ms */
-#define WAKE_MS 20      /* how long what should tell the end is trusted to, before QEMU is asked */
+#define WAKE_MS 100     /* how long what should tell the end is trusted to, before QEMU is asked */
 
 gboolean rm_state_query_run(RmQmp *qmp, char **ret_status, GError **error)
 {
