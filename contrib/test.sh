@@ -68,5 +68,5 @@ status=0
 [ "$(id -u)" = 0 ] || sudo chown -R "$(id -u):$(id -g)" "$builddir/meson-logs"
 # What the soak counted.
 [ ! -f "$builddir/meson-logs/testlog.txt" ] ||
-    sed -n -E 's/^# ([0-9]+ kills in .*|\| (killed|---|source|destination|both|guardian|all).*)$/\1/p' "$builddir/meson-logs/testlog.txt"
+    sed -n -E 's/^# ([0-9]+ kills in .*|aimed: .*|\| (killed|---|source|destination|both|guardian|all).*)$/\1/p' "$builddir/meson-logs/testlog.txt"
 python3 "$root/tests/tools/summary.py" "$log" "$status"

@@ -16,7 +16,6 @@
 #define RM_FAULT_POINTS(X)                                                                                   \
     RM_FAULT_STATE_POINTS(X)                                                                                 \
     RM_FAULT_MESSAGE_POINTS(X)                                                                               \
-    X(SOURCE, PLACE, "switchover-armed")                                                                     \
     X(SOURCE, PLACE, "switchover-stopped")                                                                   \
     X(SOURCE, PLACE, "save-prepared")                                                                        \
     X(SOURCE, PLACE, "switchover-saved")                                                                     \

@@ -285,6 +285,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
     daemon->connections_max = connections_max();
+    rm_transports_probe(); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);
     if (options->host != NULL) {
         ok = add_host(service, options->host, options->port, &daemon->port, error);

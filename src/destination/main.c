@@ -6,6 +6,7 @@
 #include "destination/guard.h"
 #include "destination/options.h"
 #include "destination/sweep.h"
+#include "handover/journal.h"
 
 #include <glib-unix.h>
 #include <locale.h>
@@ -38,6 +39,7 @@ static gpointer stop_main(gpointer data)
 static int run(const RmListenOptions *options)
 {
     g_autoptr(GError) error = NULL;
+    g_autofree char *in_memory = rm_journal_volatile();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
     signal(SIGPIPE, SIG_IGN);
@@ -49,6 +51,8 @@ static int run(const RmListenOptions *options)
         rm_daemon_free(daemon);
         return 1;
     }
+    if (in_memory != NULL)
+        g_warning("%s", in_memory);
     rm_sweep_start(daemon);
     g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
     g_main_loop_run(loop);

@@ -168,24 +168,16 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
     return TRUE;
 }
 
-/* QEMU's settings as they were found, for the next session to find, or in the guest's new home. */
-static void put_back(Receive *receive)
-{
-    g_autoptr(GError) problem = NULL;
-    if (!receive->found.guest->ops->put_back(receive->found.guest, &problem))
-        g_warning("session %s: %s", receive->entry.id, problem->message);
-}
-
-/* For RmGuestOps.set_note: whoever settles the session after us puts back what was found. */
+/* How the VMM was, for whoever has to put that back. */
 static gboolean note_found(gpointer data, json_object *found, GError **error)
 {
     Receive *receive = data;
     RmState state;
-    if (!rm_journal_move(receive->journal, RM_STATE_BIT(PRECOPY), RM_STATE_PRECOPY, FALSE, found, FALSE,
-                         &state, error))
-        return FALSE;
-    return state == RM_STATE_PRECOPY ||
-           rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
+    return rm_journal_move(receive->journal, 1u << receive->at, receive->at, FALSE, found, FALSE, &state,
+                           error) &&
+           (state == receive->at ||
+            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
+                    rm_state_name(state)));
 }
 
 /* Once, behind the first round, when the source has other things to do than to wait for us. A failure is the
@@ -202,7 +194,7 @@ static void prepare_load(Receive *receive)
     const RmGuestOps *ops = receive->found.guest->ops;
     g_autoptr(GError) problem = NULL;
     ops->set_note(receive->found.guest, note_found, receive);
-    if (!ops->prepare_load(receive->found.guest, &problem))
+    if (!rm_guardian_ready(receive->guardian, &problem) || !ops->prepare_load(receive->found.guest, &problem))
         g_debug("not prepared yet: %s", problem->message);
 }
 
@@ -298,6 +290,8 @@ static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **err
     RmState state;
     g_assert(row != NULL);
     if ((row->duties & RM_DUTY(RECORD)) == 0) {
+        if (receive->at != row->to)
+            rm_fault_state(rm_state_name(row->to));
         receive->at = row->to;
         return TRUE;
     }
@@ -321,6 +315,8 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
 {
     if (receive->state == NULL)
         return rm_fail(error, RM_REASON_PROTOCOL, "`load` before `state`");
+    if (!rm_guardian_ready(receive->guardian, error))
+        return FALSE;
     end_writers(receive);
     /* Recorded first: whoever finds `switchover` after a crash ends the QEMU, whether or not it was tried. */
     if (!take(receive, RM_EVENT_LOAD, FALSE, error))
@@ -362,7 +358,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     }
     /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
-    put_back(receive);
+    receive->found.guest->ops->put_back(receive->found.guest);
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
@@ -536,7 +532,7 @@ static void end_guest(Receive *receive)
     gboolean surplus = receive->found.started && !is_ours(receive);
     if (receive->found.guest == NULL || (!burnt && !surplus)) {
         if (receive->prepared && !is_ours(receive))
-            put_back(receive);
+            receive->found.guest->ops->put_back(receive->found.guest);
         return;
     }
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))

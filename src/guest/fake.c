@@ -118,6 +118,11 @@ static const char *fake_puncher(RmGuest *guest)
     return NULL;
 }
 
+static gboolean fake_check_save(RmGuest *guest, GError **error)
+{
+    return begin(guest, "check-save", error);
+}
+
 static gboolean fake_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -169,26 +174,18 @@ static gboolean fake_note(Fake *self, GError **error)
 /* The note is made once, as what is found is. */
 static gboolean prepare(Fake *self, const char *op, GError **error)
 {
-    if (self->prepared)
-        return TRUE;
-    return begin(&self->base, op, error) && (self->prepared = fake_note(self, error));
+    return self->prepared || (begin(&self->base, op, error) && (self->prepared = fake_note(self, error)));
 }
 
 static gboolean fake_prepare_save(RmGuest *guest, GError **error)
 {
-    return prepare(fake_of(guest), "prepare_save", error);
-}
-
-static gboolean fake_put_back(RmGuest *guest, GError **error)
-{
-    fake_of(guest)->prepared = FALSE;
-    return begin(guest, "put_back", error);
+    return prepare(fake_of(guest), "prepare-save", error);
 }
 
 static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     Fake *self = fake_of(guest);
-    if (!fake_prepare_save(guest, error) || !begin(guest, "save", error) ||
+    if (!begin(guest, "save", error) ||
         !require(self->run == RM_GUEST_PAUSED, "paused", RM_REASON_STATE_SAVE, error))
         return FALSE;
     self->run = RM_GUEST_SAVED;
@@ -197,10 +194,15 @@ static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error
     return TRUE;
 }
 
+static void fake_put_back(RmGuest *guest)
+{
+    fake_of(guest)->prepared = FALSE;
+    begin(guest, "put-back", NULL);
+}
+
 static gboolean fake_resume(RmGuest *guest, gboolean run, GError **error)
 {
     Fake *self = fake_of(guest);
-    self->prepared = FALSE;
     if (!begin(guest, "resume", error) ||
         !require(self->run != RM_GUEST_WAITING, "a source", RM_REASON_RESUME, error))
         return FALSE;
@@ -212,14 +214,15 @@ static gboolean fake_resume(RmGuest *guest, gboolean run, GError **error)
 static gboolean fake_prepare_load(RmGuest *guest, GError **error)
 {
     return require(fake_of(guest)->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error) &&
-           prepare(fake_of(guest), "prepare_load", error);
+           prepare(fake_of(guest), "prepare-load", error);
 }
 
 static gboolean fake_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
 {
     Fake *self = fake_of(guest);
-    if (!fake_prepare_load(guest, error) || !begin(guest, "load", error) ||
-        !require(self->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error))
+    if (!begin(guest, "load", error) ||
+        !require(self->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error) ||
+        !(self->prepared || fake_note(self, error)))
         return FALSE;
     self->run = RM_GUEST_OTHER; /* used up, whether or not it succeeds */
     if (length != strlen(STATE_MAGIC) || memcmp(state, STATE_MAGIC, length) != 0)
@@ -272,6 +275,7 @@ static const RmGuestOps fake_ops = {
     .blocks = fake_blocks,
     .preflight = fake_preflight,
     .puncher = fake_puncher,
+    .check_save = fake_check_save,
     .recheck = fake_recheck,
     .fence = fake_fence,
     .poll = fake_poll,

@@ -4,6 +4,7 @@
 
 #include "common/reason.h"
 #include "handover/journal.h"
+#include "handover/table.h"
 
 /* The destination's VMM is used up by a load; it waits only to be ended. */
 static gboolean is_spent(const RmJournalFacts *facts, const RmJournalRecord *record)
@@ -12,13 +13,22 @@ static gboolean is_spent(const RmJournalFacts *facts, const RmJournalRecord *rec
            (record->past & (RM_STATE_BIT(SWITCHOVER) | RM_STATE_BIT(PREPARED))) != 0;
 }
 
+/* One that nobody looks after and that had not come to the guest, so that a record is all that is due: it is
+ * settled by the way. */
+static gboolean settle_by_record(RmJournal *journal, RmJournalRecord *record, GError **error)
+{
+    const RmTransition *row = rm_table_step(rm_journal_facts(journal)->side, record->state, RM_EVENT_SETTLE);
+    return row == NULL || row->duties != RM_DUTY(RECORD) || !rm_journal_take(journal) ||
+           rm_journal_move(journal, 1u << row->from, row->to, record->run, NULL, TRUE, &record->state, error);
+}
+
 static gboolean check(RmJournal *journal, pid_t pid, GError **error)
 {
     const RmJournalFacts *facts = rm_journal_facts(journal);
     g_auto(RmJournalRecord) record = {0};
     if (facts->pid != pid || !rm_journal_vmm_lives(facts))
         return TRUE;
-    if (!rm_journal_read(journal, &record, error))
+    if (!rm_journal_read(journal, &record, error) || !settle_by_record(journal, &record, error))
         return FALSE;
     if (!rm_state_is_end(record.state) || record.state == RM_STATE_DOUBTFUL)
         return rm_fail(error, RM_REASON_GUEST_BUSY,
@@ -34,7 +44,7 @@ static gboolean check(RmJournal *journal, pid_t pid, GError **error)
 gboolean rm_earlier_check(pid_t pid, GError **error)
 {
     for (int side = RM_SIDE_SOURCE; side <= RM_SIDE_DESTINATION; side++) {
-        g_autoptr(GPtrArray) sessions = rm_journal_list(side);
+        g_autoptr(GPtrArray) sessions = rm_journal_list_of(side, pid);
         for (guint i = 0; i < sessions->len; i++) {
             g_autoptr(GError) problem = NULL;
             g_autoptr(RmJournal) journal = rm_journal_open(side, sessions->pdata[i], &problem);

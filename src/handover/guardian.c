@@ -51,7 +51,8 @@ struct RmGuardian {
     pid_t pid;
     int pidfd;
     int socket;
-    gboolean lost; /* has been warned of */
+    gboolean ready; /* has said so */
+    gboolean lost;  /* has been warned of */
 };
 
 /* ---- the daemon's half ---- */
@@ -130,7 +131,6 @@ RmGuardian *rm_guardian_start(const RmGuardianParams *params, GError **error)
     g_autofree char *pause = g_strdup_printf("%" G_GUINT64_FORMAT, params->max_pause_ms);
     char *argv[] = {program_invocation_short_name, (char *)params->verb, parent, pause, facts->session, NULL};
     int ends[2];
-    char ready = 0;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0) {
         rm_set_errno(error, RM_REASON_INTERNAL, errno, "cannot make a socket pair");
         return NULL;
@@ -142,15 +142,22 @@ RmGuardian *rm_guardian_start(const RmGuardianParams *params, GError **error)
     if (failed != 0) {
         guardian->pid = 0;
         rm_set_errno(error, RM_REASON_INTERNAL, failed, "cannot start the session's guardian");
-    } else if (!poll_in(guardian->socket, READY_WAIT_MS) || recv(guardian->socket, &ready, 1, 0) != 1) {
-        rm_fail(error, RM_REASON_INTERNAL, "the session's guardian did not start; its log says why");
-    } else {
-        guardian->pidfd = (int)syscall(SYS_pidfd_open, guardian->pid, 0);
-        g_debug("guardian is process %d", (int)guardian->pid);
-        return guardian;
+        reap(guardian);
+        return NULL;
     }
-    reap(guardian);
-    return NULL;
+    guardian->pidfd = (int)syscall(SYS_pidfd_open, guardian->pid, 0);
+    g_debug("guardian is process %d", (int)guardian->pid);
+    return guardian;
+}
+
+gboolean rm_guardian_ready(RmGuardian *guardian, GError **error)
+{
+    char letter = 0;
+    if (guardian != NULL && !guardian->ready)
+        guardian->ready =
+            poll_in(guardian->socket, READY_WAIT_MS) && recv(guardian->socket, &letter, 1, 0) == 1;
+    return guardian == NULL || guardian->ready ||
+           rm_fail(error, RM_REASON_INTERNAL, "the session's guardian did not start; its log says why");
 }
 
 /* Never waits: a guardian that is stopped has room for some thousand letters. */
@@ -192,13 +199,17 @@ typedef struct {
 } Watch;
 
 /* Only the process that started us: its number may be another's by now if it has ended, but then it is not
- * our parent any more, which is looked at after the pidfd has been tied to it. */
-static int open_daemon(pid_t pid)
+ * our parent any more, which is looked at after the pidfd has been tied to it. FALSE if it lives and can't be
+ * watched. */
+static gboolean open_daemon(pid_t pid, int *ret_fd)
 {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0), saved = errno;
     if (getppid() != pid)
         rm_fd_clear(&fd);
-    return fd;
+    else if (fd < 0)
+        g_warning("cannot watch the daemon (process %d): %s", (int)pid, g_strerror(saved));
+    *ret_fd = fd;
+    return fd >= 0 || getppid() != pid;
 }
 
 /* Best effort, in a thread of its own, for it may take its time: the daemon may die meanwhile. */
@@ -322,7 +333,9 @@ int rm_guardian_main(int argc, char **argv,
         g_warning("%s", error->message);
         return 1;
     }
-    Watch watch = {.journal = journal, .daemon = open_daemon((pid_t)parent), .max_pause_ms = pause};
+    Watch watch = {.journal = journal, .max_pause_ms = pause};
+    if (!open_daemon((pid_t)parent, &watch.daemon))
+        return 1; /* without a word that we are ready */
     send(DAEMON_FD, &ready, 1, MSG_NOSIGNAL);
     g_thread_unref(g_thread_new("scope", enter_scope, (gpointer)rm_journal_facts(journal)));
     if (!watch_daemon(&watch))

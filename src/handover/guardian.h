@@ -2,11 +2,12 @@
 /*
  * The guardian: a small process beside a session, which looks after the guest when its daemon dies.
  *
- * It is this program again (/proc/self/exe), started by posix_spawn before any memory is registered, in a
- * session of its own (setsid), and outside the daemon's cgroup where systemd can be asked for a scope. It
- * holds the QMP connection (shared: it neither reads nor writes while the daemon lives), the journal's file,
- * and one end of a socket pair. When the daemon's process has ended, no thread of it can do anything any
- * more, so what the journal says then is final: the guardian settles the session by it (settle.h), and ends.
+ * It is this program again (/proc/self/exe), started by posix_spawn before any memory is registered, and
+ * ready before anything depends on it; in a session of its own (setsid), and outside the daemon's cgroup
+ * where systemd can be asked for a scope. It holds the QMP connection (shared: it neither reads nor writes
+ * while the daemon lives), the journal's file, and one end of a socket pair. When the daemon's process has
+ * ended, no thread of it can do anything any more, so what the journal says then is final: the guardian
+ * settles the session by it (settle.h), and ends.
  *
  * The daemon tells it when the guest is paused and when it no longer is; a pause longer than `max_pause_ms`
  * without `commit` means that the daemon hangs: the guardian kills it, waits for its end, and settles.
@@ -27,7 +28,12 @@ typedef struct {
     uint64_t max_pause_ms; /* 0: no bound */
 } RmGuardianParams;
 
+/* Returns at once: a process takes its time to start, which the caller has better uses for. */
 RmGuardian *rm_guardian_start(const RmGuardianParams *params, GError **error);
+
+/* Waits until it is ready. Before anything is done that would need it: the guest stopped, or its state
+ * loaded. FALSE if it did not start. NULL is fine. */
+gboolean rm_guardian_ready(RmGuardian *guardian, GError **error);
 
 /* Async: tells it that the guest is paused now, or isn't any more; and that `commit` is journalled: the bound
  * is off. */

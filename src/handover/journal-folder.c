@@ -13,11 +13,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #define DAY_S (24 * 60 * 60)
 #define FOLDER_FLAGS (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+#define HEAD_BYTES 8192 /* more than the facts take, as a rule */
 
 static const char *side_name(RmSide side)
 {
@@ -55,6 +58,24 @@ gboolean rm_journal_check_owner(int fd, mode_t type, const char *path, GError **
     if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         return rm_fail(error, RM_REASON_JOURNAL, "%s may be written by others: chmod go-rwx it", path);
     return TRUE;
+}
+
+/* The folder itself may not be there yet. */
+char *rm_journal_volatile(void)
+{
+    g_autofree char *state = rm_state_dir();
+    g_autofree char *path = g_canonicalize_filename(state, NULL);
+    struct statfs info;
+    while (statfs(path, &info) < 0 && errno == ENOENT && strcmp(path, "/") != 0) {
+        char *parent = g_path_get_dirname(path);
+        g_free(path);
+        path = parent;
+    }
+    if (statfs(path, &info) < 0 || (info.f_type != TMPFS_MAGIC && info.f_type != RAMFS_MAGIC))
+        return NULL;
+    return g_strdup_printf("sessions are recorded in %s, which is in memory: after a reboot nobody here can "
+                           "tell what became of one; let RDMAMIG_STATE_DIR name a folder on a disk",
+                           state);
 }
 
 /* ---- making ---- */
@@ -162,25 +183,53 @@ static GArray *list_entries(int folder)
     return entries;
 }
 
-GPtrArray *rm_journal_list(RmSide side)
+/* Whether the facts, which are the first line, may have `words` in them: where that can't be told, they may.
+ */
+static gboolean may_say(int folder, const char *name, const char *words)
+{
+    char head[HEAD_BYTES];
+    rm_autofd fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd >= 0 ? pread(fd, head, sizeof head, 0) : -1;
+    const char *end = n > 0 ? memchr(head, '\n', (size_t)n) : NULL;
+    return end == NULL || g_strstr_len(head, end - head, words) != NULL;
+}
+
+static GPtrArray *list(RmSide side, const char *words)
 {
     GPtrArray *names = g_ptr_array_new_with_free_func(g_free);
     rm_autofd folder = rm_journal_folder(side, FALSE, NULL);
     if (folder < 0)
         return names;
     g_autoptr(GArray) entries = list_entries(folder);
-    for (guint i = 0; i < entries->len; i++)
-        g_ptr_array_add(names, g_strdup(g_array_index(entries, Entry, i).name));
+    for (guint i = 0; i < entries->len; i++) {
+        const char *name = g_array_index(entries, Entry, i).name;
+        if (words == NULL || may_say(folder, name, words))
+            g_ptr_array_add(names, g_strdup(name));
+    }
     return names;
 }
 
-/* Doubtful is none: somebody will have to settle it. */
+GPtrArray *rm_journal_list(RmSide side)
+{
+    return list(side, NULL);
+}
+
+GPtrArray *rm_journal_list_of(RmSide side, pid_t pid)
+{
+    g_autofree char *words =
+        g_strdup_printf("\"pid\":%d,", (int)pid); /* as rm_journal_text_facts() does it */
+    return list(side, words);
+}
+
+/* Doubtful is none at the source: somebody will have to settle it. At the destination it is, for nothing can
+ * be done about it there; and who asks after it hears "unknown", with its journal or without. */
 static gboolean has_ended(RmSide side, const char *session)
 {
     g_autoptr(RmJournal) journal = rm_journal_open(side, session, NULL);
     g_auto(RmJournalRecord) record = {0};
     return journal != NULL && rm_journal_take(journal) && rm_journal_read(journal, &record, NULL) &&
-           rm_state_is_end(record.state) && record.state != RM_STATE_DOUBTFUL;
+           rm_state_is_end(record.state) &&
+           (side == RM_SIDE_DESTINATION || record.state != RM_STATE_DOUBTFUL);
 }
 
 /* What a process left behind that died in the middle of rm_journal_create(). */

@@ -59,7 +59,7 @@ typedef struct {
     RmState state;
     unsigned past;     /* RM_STATE_BIT of this state and of all before it */
     gboolean run;      /* from committed on: the guest is to run there (FALSE: to be left paused) */
-    json_object *note; /* source: what the VMM's settings were before save(), see guest.h recall(); NULL if
+    json_object *note; /* what the VMM's settings were before they were changed, see guest.h recall(); NULL if
                           unchanged. The latest one that was given, in whatever record */
     int64_t time_us;
 } RmJournalRecord;
@@ -67,6 +67,8 @@ typedef struct {
 typedef struct RmJournal RmJournal;
 
 char *rm_state_dir(void); /* caller frees */
+/* A warning, if STATEDIR is in memory, else NULL; caller frees. */
+char *rm_journal_volatile(void);
 
 /* Fills pid_start, host_boot and time_us, with facts->pid at hand. */
 void rm_journal_facts_stamp(RmJournalFacts *facts);
@@ -106,5 +108,8 @@ gboolean rm_journal_sync(RmJournal *journal, GError **error);
 
 /* Ids (char*) of the sessions of one side, newest first; caller unrefs. */
 GPtrArray *rm_journal_list(RmSide side);
+/* The same, of those only that may be about the VMM `pid`: a look at their first lines, for there may be
+ * many. Those about another are left out, and some of these may not be. */
+GPtrArray *rm_journal_list_of(RmSide side, pid_t pid);
 /* Removes ended sessions that are old, or too many. */
 void rm_journal_prune(RmSide side);

@@ -9,8 +9,9 @@
 #include <string.h>
 
 #define PIN_THREADS_MAX 8
-#define PIN_ASKS_IN_FLIGHT 8 /* keeps the far end's registration threads busy */
-#define WAIT_PIECE_MS 100    /* between two looks at the session while waiting */
+#define PIN_ASKS_IN_FLIGHT 8               /* each is one thread's work at the far end */
+#define PIN_ASK_BYTES (UINT64_C(64) << 20) /* small enough that all of them have some */
+#define WAIT_PIECE_MS 100                  /* between two looks at the session while waiting */
 #define TELL_EVERY_US (5 * G_USEC_PER_SEC)
 
 typedef struct {
@@ -44,14 +45,15 @@ typedef struct {
     uint64_t bytes;
 } Asked;
 
-/* Whole chunks of `block` from *chunk on, as many as fit in a message: marked as asked for, and kept. */
+/* Whole chunks of `block` from *chunk on, as many as go into a message: marked as asked for, and kept. */
 static RmRegister *whole_chunks(Pinning *pinning, uint32_t index, uint64_t *chunk, uint64_t *ret_bytes)
 {
     const RmSenderParams *params = &pinning->sender->params;
     const RmBlock *block = ((RmSendState *)pinning->sender->states->pdata[index])->block;
     RmRegister *request = rm_register_new(index);
     *ret_bytes = 0;
-    for (; *chunk < rm_chunk_count(block, params->chunk_size) && request->chunks->len < RM_BATCH_CHUNKS;
+    for (; *chunk < rm_chunk_count(block, params->chunk_size) && request->chunks->len < RM_BATCH_CHUNKS &&
+           *ret_bytes < PIN_ASK_BYTES;
          (*chunk)++) {
         uint64_t start = *chunk * params->chunk_size;
         RmExtent extent = {start, start + rm_chunk_length(block, params->chunk_size, *chunk)};

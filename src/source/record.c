@@ -31,6 +31,9 @@ static gboolean record_start(RmSession *session, RmState first, GError **error)
     g_free(facts.host_boot);
     if (session->journal == NULL)
         return FALSE;
+    g_autofree char *in_memory = rm_journal_volatile();
+    if (in_memory != NULL)
+        rm_reporter_warning(session->reporter, RM_REASON_JOURNAL, in_memory);
     rm_journal_prune(RM_SIDE_SOURCE);
     return TRUE;
 }

@@ -361,11 +361,20 @@ static void end_dry_run(RmSession *session, RmResult *result)
     end_by(session, RM_EVENT_CHECKED);
 }
 
+/* While the guest is looked at. */
+static gpointer probe_transports(gpointer data)
+{
+    rm_transports_probe();
+    return NULL;
+}
+
 void rm_session_run(RmSession *session, RmResult *ret_result)
 {
     RmResult result = {0};
     GError *problem = NULL;
+    GThread *probe = g_thread_new("probe", probe_transports, NULL);
     gboolean ok = run_steps(session, &problem);
+    g_thread_join(probe);
     if (!ok) {
         end_badly(session, &result, &problem);
     } else if (session->options->dry_run) {

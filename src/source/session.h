@@ -50,7 +50,8 @@ typedef struct {
     RmGuestInfo *info;
     GPtrArray *blocks; /* RmBlock* */
     gboolean was_running;
-    gboolean guest_touched; /* stopped by us: roll back */
+    gboolean guest_touched; /* stopped by us, or about to be: roll back */
+    int64_t stop_us;        /* when stopping it began */
     gboolean moved_stopped; /* since it did not converge, and that was wished */
     GSource *pause_timer;   /* NULL while no bound runs */
     RmEvent verdict;        /* committed: `running`, or what the destination said when asked */

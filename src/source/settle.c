@@ -5,19 +5,27 @@
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "common/size.h"
+#include "handover/actor.h"
 #include "source/connect.h"
 
 #define ASK_EVERY_MS 500
 
 typedef struct {
-    RmJournal *journal;
+    RmActor actor;
     const RmJournalFacts *facts;
-    RmJournalRecord record;
     RmGuest *guest;
     char *host; /* the peer's */
     uint16_t port;
+    unsigned ask_for_ms;
+    RmEvent fate; /* the answer; RM_EVENT_COUNT: not asked */
+    char *why;    /* it is unknown */
     RmSettled *settled;
 } Case;
+
+static Case *case_of(RmActor *actor)
+{
+    return (Case *)((char *)actor - G_STRUCT_OFFSET(Case, actor));
+}
 
 void rm_settled_clear(RmSettled *settled)
 {
@@ -40,66 +48,33 @@ char *rm_settle_whereabouts(RmGuest *guest, const char *name)
     return g_strdup_printf("guest %s %s on %s", name, verb, g_get_host_name());
 }
 
-static char *resolve_command(const Case *this)
-{
-    return g_strdup_printf("rdmamig resolve %s", this->facts->session);
-}
+/* ---- the duties ---- */
 
-/* ---- the source has it ---- */
-
-static void say_source_has_it(Case *this)
+static gboolean duty_resume(RmActor *actor, GError **error)
 {
-    if (this->guest != NULL) {
-        this->settled->where = rm_settle_whereabouts(this->guest, this->facts->guest);
-        return;
-    }
-    this->settled->where =
-        g_strdup_printf("guest %s is nowhere: it was %s's, and its QEMU (pid %d) has ended",
-                        this->facts->guest, g_get_host_name(), (int)this->facts->pid);
-    this->settled->next = g_strdup("it is safe to start it here again");
-}
-
-static gboolean record(Case *this, RmState to, json_object *note, GError **error)
-{
-    return rm_journal_move(this->journal, 1u << this->record.state, to, this->record.run, note, TRUE,
-                           &this->settled->state, error);
-}
-
-/* `forced`: by the operator's word, which the record tells. */
-static gboolean roll_back(Case *this, gboolean forced, GError **error)
-{
+    Case *this = case_of(actor);
     g_autoptr(GError) problem = NULL;
-    rm_autojson note = NULL;
-    if (this->guest != NULL) {
-        this->guest->ops->recall(this->guest, this->record.note);
-        if (!this->guest->ops->resume(this->guest, this->facts->was_running, &problem) &&
-            rm_error_reason(problem) != RM_REASON_CLEANUP) { /* that one says: it is as it was, otherwise */
-            this->settled->next = resolve_command(this);
-            this->settled->where = rm_settle_whereabouts(this->guest, this->facts->guest);
-            g_propagate_error(error, g_steal_pointer(&problem));
-            return FALSE;
-        }
-        if (problem != NULL)
-            this->settled->detail = g_strdup(problem->message);
+    if (this->guest == NULL)
+        return TRUE;
+    this->guest->ops->recall(this->guest, actor->record.note);
+    if (!this->guest->ops->resume(this->guest, this->facts->was_running, &problem) &&
+        rm_error_reason(problem) != RM_REASON_CLEANUP) { /* that one says: it is as it was, otherwise */
+        this->settled->next = g_strdup_printf("rdmamig resolve %s", this->facts->session);
+        g_propagate_error(error, g_steal_pointer(&problem));
+        return FALSE;
     }
-    if (forced) {
-        note = json_object_new_object();
-        json_object_object_add(note, "forced", json_object_new_boolean(TRUE));
-    }
-    say_source_has_it(this);
-    return record(this, RM_STATE_FAILED, note, error);
+    if (problem != NULL)
+        this->settled->detail = g_strdup(problem->message);
+    return TRUE;
 }
-
-/* ---- the destination has it ---- */
 
 /* Nobody needs our VMM any more; but what is ended must be the guest's old self, and nothing else. */
-static gboolean end_old(Case *this, GError **error)
+static gboolean duty_end(RmActor *actor, GError **error)
 {
+    Case *this = case_of(actor);
     RmGuestRun run;
     g_autoptr(GError) problem = NULL;
     int pid = (int)this->facts->pid;
-    this->settled->where = g_strdup_printf("guest %s %s on %s", this->facts->guest,
-                                           this->record.run ? "runs" : "is paused", this->host);
     if (this->guest == NULL || this->facts->keep_source)
         return TRUE;
     if (!this->guest->ops->run_state(this->guest, &run, &problem) &&
@@ -124,28 +99,83 @@ static gboolean end_old(Case *this, GError **error)
     return TRUE;
 }
 
-static gboolean finish_done(Case *this, GError **error)
+static RmEvent event_of(const Case *this, RmFate fate, gboolean done)
 {
-    return record(this, RM_STATE_DONE, NULL, error) && end_old(this, error);
+    switch (fate) {
+    case RM_FATE_ABORTED:
+        return RM_EVENT_FATE_ABORTED;
+    case RM_FATE_COMMITTED: /* without a VMM here there is nothing left to do, whatever comes of it there */
+        return done || this->guest == NULL ? RM_EVENT_FATE_DONE : RM_EVENT_FATE_COMMITTED;
+    default:
+        return RM_EVENT_FATE_UNKNOWN;
+    }
 }
 
-static gboolean leave_committed(Case *this, GError **error)
+/* Until the time is up; at least one attempt is made. */
+static gboolean duty_ask(RmActor *actor, G_GNUC_UNUSED GError **error)
 {
-    /* Without a VMM here there is nothing left to do here, whatever comes of it there. */
-    if (this->guest == NULL)
-        return finish_done(this, error);
+    Case *this = case_of(actor);
+    gint64 deadline = g_get_monotonic_time() + (gint64)this->ask_for_ms * 1000;
+    this->fate = RM_EVENT_FATE_UNKNOWN;
+    if (this->facts->token == NULL || *this->host == '\0') {
+        this->why = g_strdup("the journal does not say whom to ask");
+        return TRUE;
+    }
+    for (;;) {
+        g_autoptr(GError) problem = NULL;
+        RmFate fate;
+        gboolean done;
+        if (rm_connect_query(this->host, this->port, this->facts->session, this->facts->token, &fate, &done,
+                             &problem)) {
+            this->fate = event_of(this, fate, done);
+            this->why = g_strdup_printf("%s does not know the session", this->host);
+            return TRUE;
+        }
+        if (g_get_monotonic_time() + ASK_EVERY_MS * 1000 > deadline) {
+            this->why = g_strdup_printf("there is no answer: %s", problem->message);
+            return TRUE;
+        }
+        g_usleep(ASK_EVERY_MS * 1000);
+    }
+}
+
+static const RmDutyFunc duties[RM_DUTY_COUNT] = {
+    [RM_DUTY_INDEX_RESUME] = duty_resume,
+    [RM_DUTY_INDEX_ASK] = duty_ask,
+    [RM_DUTY_INDEX_END] = duty_end,
+};
+
+/* ---- what has come of it ---- */
+
+static void say_source_has_it(Case *this)
+{
+    if (this->guest != NULL) {
+        this->settled->where = rm_settle_whereabouts(this->guest, this->facts->guest);
+        return;
+    }
+    this->settled->where =
+        g_strdup_printf("guest %s is nowhere: it was %s's, and its QEMU (pid %d) has ended",
+                        this->facts->guest, g_get_host_name(), (int)this->facts->pid);
+    this->settled->next = g_strdup("it is safe to start it here again");
+}
+
+static void say_destination_has_it(Case *this)
+{
+    this->settled->where = g_strdup_printf("guest %s %s on %s", this->facts->guest,
+                                           this->actor.record.run ? "runs" : "is paused", this->host);
+}
+
+static void say_committed(Case *this)
+{
     this->settled->where = g_strdup_printf("guest %s is on %s", this->facts->guest, this->host);
     this->settled->detail = g_strdup_printf("%s has taken the guest over, and does not say that it runs yet; "
                                             "it stays paused here",
                                             this->host);
     this->settled->next =
         g_strdup_printf("on %s: rdmamig resolve %s; then the same here", this->host, this->facts->session);
-    return TRUE;
 }
 
-/* ---- nobody knows ---- */
-
-static gboolean leave_doubtful(Case *this, const char *why, GError **error)
+static void say_doubtful(Case *this)
 {
     RmSettled *settled = this->settled;
     if (this->guest != NULL) {
@@ -160,82 +190,85 @@ static gboolean leave_doubtful(Case *this, const char *why, GError **error)
         settled->next =
             g_strdup_printf("look at %s; start the guest here only if it cannot run there", this->host);
     }
-    settled->detail = g_strdup_printf("commit was sent, and %s", why);
-    return this->record.state == RM_STATE_DOUBTFUL || record(this, RM_STATE_DOUBTFUL, NULL, error);
+    settled->detail = g_strdup_printf("commit was sent, and %s", this->why ?: "nobody was asked");
 }
 
-/* FALSE if nobody answered within the time; at least one attempt is made. */
-static gboolean ask(Case *this, unsigned ask_for_ms, RmFate *ret_fate, gboolean *ret_done, char **ret_why)
+/* There was no row. */
+static void say_nothing_done(Case *this)
 {
-    gint64 deadline = g_get_monotonic_time() + (gint64)ask_for_ms * 1000;
-    for (;;) {
-        g_autoptr(GError) problem = NULL;
-        if (rm_connect_query(this->host, this->port, this->facts->session, this->facts->token, ret_fate,
-                             ret_done, &problem)) {
-            *ret_why = g_strdup_printf("%s does not know the session", this->host);
-            return TRUE;
-        }
-        if (g_get_monotonic_time() + ASK_EVERY_MS * 1000 > deadline) {
-            *ret_why = g_strdup_printf("there is no answer: %s", problem->message);
-            return FALSE;
-        }
-        g_usleep(ASK_EVERY_MS * 1000);
-    }
+    this->settled->where = this->guest != NULL ? rm_settle_whereabouts(this->guest, this->facts->guest)
+                                               : g_strdup_printf("guest %s has no QEMU on %s any more",
+                                                                 this->facts->guest, g_get_host_name());
 }
 
-static gboolean settle_committed(Case *this, gboolean force_resume, unsigned ask_for_ms, GError **error)
+/* In the operator's words, by the last row; also by one that could not be carried out to its end. */
+static void say(Case *this)
 {
-    RmFate fate = RM_FATE_UNKNOWN;
-    gboolean done = FALSE;
-    g_autofree char *why = NULL;
-    if (this->facts->token == NULL || *this->host == '\0')
-        why = g_strdup("the journal does not say whom to ask");
-    else if (!ask(this, ask_for_ms, &fate, &done, &why))
-        fate = RM_FATE_UNKNOWN;
-    if (fate == RM_FATE_ABORTED)
-        return roll_back(this, FALSE, error);
-    if (fate == RM_FATE_COMMITTED)
-        return done ? finish_done(this, error) : leave_committed(this, error);
-    return force_resume ? roll_back(this, TRUE, error) : leave_doubtful(this, why, error);
-}
-
-static gboolean settle(Case *this, gboolean force_resume, unsigned ask_for_ms, GError **error)
-{
-    switch (this->record.state) {
-    case RM_STATE_SWITCHOVER:
-    case RM_STATE_PREPARED:
-        return roll_back(this, FALSE, error);
-    case RM_STATE_COMMITTED:
-    case RM_STATE_DOUBTFUL:
-        return settle_committed(this, force_resume, ask_for_ms, error);
-    case RM_STATE_DONE:
-        return end_old(this, error);
-    case RM_STATE_FAILED:
-    case RM_STATE_CANCELLED:
-    case RM_STATE_REFUSED:
+    const RmTransition *row = this->actor.row;
+    RmState state = row != NULL ? row->to : this->actor.record.state;
+    RmOwner owner = rm_state_owner(state);
+    if (row == NULL && !rm_actor_is_idle(RM_SIDE_SOURCE, state))
+        say_nothing_done(this);
+    else if (row != NULL && row->event == RM_EVENT_FATE_COMMITTED)
+        say_committed(this);
+    else if (owner == RM_OWNER_DESTINATION)
+        say_destination_has_it(this);
+    else if (owner == RM_OWNER_UNKNOWN)
+        say_doubtful(this);
+    else
         say_source_has_it(this);
+}
+
+/* ---- settling ---- */
+
+/* The operator's word counts only where nobody else's does: the destination has just been asked. */
+static gboolean force(Case *this, GError **error)
+{
+    rm_autojson note = json_object_new_object();
+    json_object_object_add(note, "forced", json_object_new_boolean(TRUE));
+    this->actor.note = note;
+    gboolean ok = rm_actor_take(&this->actor, RM_EVENT_FORCE_RESUME, error);
+    this->actor.note = NULL;
+    return ok;
+}
+
+static gboolean settle(Case *this, gboolean force_resume, GError **error)
+{
+    if (rm_actor_is_idle(RM_SIDE_SOURCE, this->actor.record.state))
         return TRUE;
-    default: /* before the switchover */
-        say_source_has_it(this);
-        return record(this, RM_STATE_FAILED, NULL, error);
-    }
+    if (!rm_actor_take(&this->actor, RM_EVENT_SETTLE, error))
+        return FALSE;
+    if (this->fate == RM_EVENT_COUNT)
+        return TRUE;
+    return rm_actor_take(&this->actor, this->fate, error) &&
+           (!force_resume || this->fate != RM_EVENT_FATE_UNKNOWN || force(this, error));
 }
 
 gboolean rm_settle_source(RmJournal *journal, RmGuest *guest, gboolean force_resume, unsigned ask_for_ms,
                           RmSettled *ret_settled, GError **error)
 {
     Case this = {
-        .journal = journal, .facts = rm_journal_facts(journal), .guest = guest, .settled = ret_settled};
+        .actor = {.journal = journal, .duties = duties},
+        .facts = rm_journal_facts(journal),
+        .guest = guest,
+        .ask_for_ms = ask_for_ms,
+        .fate = RM_EVENT_COUNT,
+        .settled = ret_settled,
+    };
     *ret_settled = (RmSettled){.state = RM_STATE_COUNT, .owner = RM_OWNER_UNKNOWN};
-    if (!rm_journal_read(journal, &this.record, error))
+    if (!rm_journal_take(journal))
+        return rm_fail(error, RM_REASON_JOURNAL, "somebody else looks after session %s", this.facts->session);
+    if (!rm_actor_look(&this.actor, error))
         return FALSE;
     if (this.facts->peer == NULL || !rm_parse_address(this.facts->peer, 0, &this.host, &this.port, NULL) ||
         this.host == NULL)
         this.host = g_strdup("");
-    ret_settled->state = this.record.state;
-    gboolean ok = settle(&this, force_resume, ask_for_ms, error);
+    gboolean ok = settle(&this, force_resume, error);
+    say(&this);
+    ret_settled->state = this.actor.record.state;
     ret_settled->owner = rm_state_owner(ret_settled->state);
+    rm_actor_clear(&this.actor);
     g_free(this.host);
-    rm_journal_record_clear(&this.record);
+    g_free(this.why);
     return ok;
 }

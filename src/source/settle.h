@@ -3,17 +3,28 @@
  * Settling at the source: what the guest is due when the daemon of its session has died. Used by the guardian
  * and by `rdmamig resolve`, and nothing else decides it.
  *
- * By the journal's latest record:
- *   before switchover     the guest was never paused by us: nothing is due but the record (failed);
- *   switchover, prepared  `commit` was not sent, so the source owns it: roll back, then the record (failed);
- *   committed, doubtful   the destination is asked (query, with the token), which decides:
- *     aborted             irrevocable there: roll back, then the record (failed);
- *     committed, done     the guest is there as it was to be: the record (done), and then as below;
- *     committed           the guest is there, but not known to run: ours stays paused, and the journal as it
- * is; unknown, no answer  doubtful: ours stays paused. Only the operator's word that the peer is fenced
- *                         (force_resume) rolls back;
- *   done                  our VMM, if it still holds the saved guest and was not to be kept, is ended;
- *   another end           nothing.
+ * What is due, and what the journal says next, are the rows of the handover's table for `settle`, for the
+ * answer of a destination that a row tells us to ask, and for the operator's word where there was no answer.
+ * Here is only how their duties are carried out: the old VMM is ended only if it still holds the saved guest
+ * and was not to be kept; a guest is rolled back to what it was before, and not let run if it was paused.
+ *
+ * Why nobody else acts at the same time. Whoever settles holds the journal's lock (checked here), and whoever
+ * might append to a source's journal does: its daemon, from before the file has a name until it has done its
+ * last deed, and the guardian, by the same open file. The lock lasts until the last process with that open
+ * file is gone, and nothing unlocks it. So, of those who could let the guest run or hand it over:
+ *   a daemon that is stopped (SIGSTOP), its guardian alive   the guardian waits for the end of the daemon's
+ *                         process, or brings it about; `resolve` finds the lock held, and does nothing;
+ *   a daemon that is killed, its guardian settling, `resolve` by hand   the same: the guardian has the lock;
+ *   a guardian that is killed, the daemon alive   the daemon has the lock;
+ *   both stopped, one of them killed   the other has the lock;
+ *   both gone   the first one to take the lock settles, the next one finds it held, or what the first did.
+ * flock(2), by which records exclude each other, does not do so between daemon and guardian, which share the
+ * open file. It need not: the guardian settles only when no thread of the daemon is left.
+ *
+ * Why no roll-back follows `committed` without an answer. The guest is resumed first, and recorded
+ * afterwards, so what counts is that nothing can be recorded between our look at the journal and the resume:
+ * under the lock nobody else is there to do it. A daemon that wakes up finds its session as it left it,
+ * because it had the lock all the while.
  *
  * Why no crash in between gives two running guests: the guest is resumed only if `commit` was not sent (it is
  * recorded, on disk, before it is), or if the destination has put on its disk that it never takes the guest;
@@ -36,9 +47,10 @@ typedef struct {
 void rm_settled_clear(RmSettled *settled);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmSettled, rm_settled_clear)
 
-/* The caller holds the journal's lock. `guest` is NULL if its VMM is gone. `ask_for_ms` bounds the asking.
- * FALSE if what was due could not be done, with where and next filled all the same (empty only if the journal
- * can't be read). `ret_settled` is the caller's to clear in any case. */
+/* The caller holds the journal's lock, or nothing is done (reason journal). `guest` is NULL if its VMM is
+ * gone. `ask_for_ms` bounds the asking. FALSE if what was due could not be done, with where and next filled
+ * all the same (empty only if the journal can't be read). `ret_settled` is the caller's to clear in any case.
+ */
 gboolean rm_settle_source(RmJournal *journal, RmGuest *guest, gboolean force_resume, unsigned ask_for_ms,
                           RmSettled *ret_settled, GError **error);
 

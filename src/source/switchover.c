@@ -97,10 +97,7 @@ static gboolean arm(RmSession *session, GError **error)
     const RmGuestOps *ops = session->guest->ops;
     session->guest_touched = TRUE; /* before the attempt: what failed half-way is rolled back, too */
     ops->set_note(session->guest, rm_record_note, session);
-    if (!ops->prepare_save(session->guest, error))
-        return FALSE;
-    rm_fault_pause("switchover-armed");
-    return TRUE;
+    return ops->prepare_save(session->guest, error);
 }
 
 /* Stop, and while the sender's threads write what is left: save. The save may touch RAM, so another stopped
@@ -112,10 +109,10 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
     const RmGuestOps *ops = session->guest->ops;
     g_auto(RmRound) last = {0}, after_save = {0};
     GError *problem = NULL;
-    int64_t time = g_get_monotonic_time();
+    int64_t time = session->stop_us = g_get_monotonic_time();
     metrics->last_scan_us = metrics->last_write_us = 0;
     rm_pause_begin(session);
-    if (!ops->stop(session->guest, &problem))
+    if (!ops->stop(session->guest, &problem) || !ops->check_save(session->guest, &problem))
         return fail_unless_event(session, problem, error);
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
@@ -142,16 +139,13 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
  * and it is not sent before the checks have passed. Whoever writes the guest's RAM unseen is found if he is
  * still there now; one who came and went was not found by an earlier look, either. A device, block or image
  * that was added while the guest ran is there still, for it is stopped. What would be harmed by the save
- * itself, stop() looks at. A check that fails costs the destination's QEMU, which is used up then, and
- * nothing here: the guest is rolled back as before the save. */
+ * itself, check_save() has looked at. A check that fails costs the destination's QEMU, which is used up then,
+ * and nothing here: the guest is rolled back as before the save. */
 static gboolean look_again(RmSession *session, GError **error)
 {
     const RmGuestOps *ops = session->guest->ops;
-    g_autoptr(GError) leftover = NULL;
     GError *problem = NULL;
-    /* Failing to is no reason to keep the guest here. */
-    if (!ops->put_back(session->guest, &leftover))
-        g_debug("%s", leftover->message);
+    ops->put_back(session->guest);
     return ops->recheck(session->guest, session->blocks, &session->options->preflight, &problem) ||
            fail_unless_event(session, problem, error);
 }
@@ -302,9 +296,9 @@ static gboolean check_still_ours(RmSession *session, GError **error)
 gboolean rm_switchover_run(RmSession *session, GError **error)
 {
     RmBlock *block = NULL;
-    if (!rm_session_event(session, RM_EVENT_CONVERGED, error) || !arm(session, error))
+    if (!rm_guardian_ready(session->guardian, error) ||
+        !rm_session_event(session, RM_EVENT_CONVERGED, error) || !arm(session, error))
         return FALSE;
-    int64_t begin = g_get_monotonic_time();
     gboolean ok = prepare(session, &block, error) && rm_session_event(session, RM_EVENT_PREPARED, error);
     if (ok) {
         rm_fault_pause("switchover-prepared");
@@ -314,7 +308,7 @@ gboolean rm_switchover_run(RmSession *session, GError **error)
         int64_t committed = g_get_monotonic_time();
         ok = commit(session, error);
         session->metrics.resume_us = g_get_monotonic_time() - committed;
-        session->metrics.downtime_us = g_get_monotonic_time() - begin;
+        session->metrics.downtime_us = g_get_monotonic_time() - session->stop_us;
         session->metrics.total_us = g_get_monotonic_time() - session->metrics.start_us;
     }
     /* The sender's threads read the state's block; they are joined before it goes. */

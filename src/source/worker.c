@@ -11,8 +11,10 @@
 
 /* One batch of chunks is planned, asked for, and written while the next one is planned. Large enough that the
  * answer is there before its turn comes, small enough that the far end's populated-but-unwritten memory stays
- * bounded. */
-#define BATCH_BYTES (UINT64_C(64) << 20)
+ * bounded. The first ones are small, since nothing is written until the very first one has been answered:
+ * each doubles the one before. */
+#define BATCH_BYTES_FIRST (UINT64_C(4) << 20)
+#define BATCH_BYTES_MOST (UINT64_C(64) << 20)
 G_STATIC_ASSERT(RM_BATCH_CHUNKS *RM_PLAN_EXTENTS_MAX <= RM_REGISTER_EXTENTS_MAX);
 
 typedef enum { WORK_CHUNK, WORK_POST, WORK_ROUND_END, WORK_QUIT } WorkKind;
@@ -372,6 +374,7 @@ static gboolean close_batch(RmSendWorker *worker)
     }
     mark_asked(worker, batch);
     g_queue_push_tail(&worker->ready, batch);
+    worker->batch_bytes = MIN(worker->batch_bytes * 2, BATCH_BYTES_MOST);
     if (!ask(worker->sender, batch) || !prepare(worker, batch))
         return FALSE;
     return worker->ready.length < 2 || post_oldest(worker);
@@ -397,7 +400,7 @@ static gboolean do_range(RmSendWorker *worker, const Work *work, RmExtent range)
     batch->touched += plan->touched;
     for (guint i = 0; i < plan->runs->len; i++)
         batch->bytes += g_array_index(plan->runs, RmRun, i).length;
-    return (batch->bytes < BATCH_BYTES && batch->plans->len < RM_BATCH_CHUNKS) || close_batch(worker);
+    return (batch->bytes < worker->batch_bytes && batch->plans->len < RM_BATCH_CHUNKS) || close_batch(worker);
 }
 
 static gboolean do_chunk(RmSendWorker *worker, const Work *work)
@@ -406,10 +409,12 @@ static gboolean do_chunk(RmSendWorker *worker, const Work *work)
     const RmSendState *state = sender->states->pdata[work->block];
     uint64_t at = work->chunk * sender->params.chunk_size;
     uint64_t end = at + rm_chunk_length(state->block, sender->params.chunk_size, work->chunk);
-    uint64_t step = MIN(worker->most_touched, RM_PLAN_BYTES_MAX);
-    for (; at < end; at += step)
-        if (!do_range(worker, work, (RmExtent){at, MIN(at + step, end)}))
+    while (at < end) {
+        uint64_t to = MIN(at + MIN(MIN(worker->most_touched, RM_PLAN_BYTES_MAX), worker->batch_bytes), end);
+        if (!do_range(worker, work, (RmExtent){at, to}))
             return FALSE;
+        at = to;
+    }
     return TRUE;
 }
 
@@ -481,6 +486,7 @@ void rm_send_worker_start(RmSendWorker *worker, RmSending *sending, unsigned cha
     worker->queue = g_async_queue_new_full(g_free);
     worker->zeroes = g_array_new(FALSE, FALSE, sizeof(RmZeroRange));
     g_queue_init(&worker->ready);
+    worker->batch_bytes = BATCH_BYTES_FIRST;
     open_window(worker);
     g_autofree char *name = g_strdup_printf("send-%u", channel);
     worker->thread = g_thread_new(name, worker_main, worker);

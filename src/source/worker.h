@@ -66,6 +66,7 @@ typedef struct {
     RmSendBatch *current;
     GQueue ready; /* of RmSendBatch*, asked for */
     uint32_t n_batches;
+    uint64_t batch_bytes;  /* that close the current one */
     uint64_t most_touched; /* bytes of granules in a batch, and in a plan */
     RmHoldings holdings;
     GArray *zeroes; /* RmZeroRange: found in this round */

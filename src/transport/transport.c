@@ -23,6 +23,15 @@ const RmTransport *rm_transport_find(const char *name)
     return NULL;
 }
 
+void rm_transports_probe(void)
+{
+    for (unsigned i = 0; rm_transports[i] != NULL; i++) {
+        g_autofree char *why = NULL;
+        if (!rm_transports[i]->available(&why))
+            g_info("transport %s: %s", rm_transports[i]->name, why);
+    }
+}
+
 /* ---- transports that register nothing ---- */
 
 int rm_tx_prepare_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n)

@@ -199,6 +199,10 @@ typedef struct {
 extern const RmTransport *const rm_transports[];
 const RmTransport *rm_transport_find(const char *name);
 
+/* Asks each whether this host can use it, and logs why not. The first time loads the devices' libraries,
+ * which takes long: any thread may do that ahead, and who asks meanwhile waits for it. */
+void rm_transports_probe(void);
+
 extern const RmTransport rm_transport_rdma; /* with meson's `rdma` only */
 extern const RmTransport rm_transport_tcp;
 extern const RmTransport

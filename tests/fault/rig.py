@@ -36,12 +36,19 @@ class Rig(Case):
         """A guest of its own, with nothing left of the last one."""
         for qemu in (self.home, self.spare):
             if qemu:
-                qemu.kill()
+                self.retire(qemu)
         self.spare = None
         self.home = Qemu(self, "guest", rams=(MEMORY,), guest={"last": DIRTY * MIB})
         self.home.wait_letters(1)
         self.home.rams[0].fill(*STILL)
         self.stations = [self.home]
+
+    @staticmethod
+    def retire(qemu):
+        """Its RAM goes with it: a long run has many."""
+        qemu.kill()
+        for ram in qemu.rams:
+            Path(ram.path).unlink(missing_ok=True)
 
     def status(self, qemu):
         try:
@@ -53,7 +60,7 @@ class Rig(Case):
         """A QEMU that waits for a guest: the one that the last attempt has left, if it will do."""
         if self.spare is None or self.status(self.spare) != "inmigrate":
             if self.spare:
-                self.spare.kill()
+                self.retire(self.spare)
             self.spare = Qemu(self, "guest", incoming=True, rams=(MEMORY,))
         return self.spare
 
@@ -119,7 +126,7 @@ class Rig(Case):
         [runs] = self.at_most_one(self.home, target)
         if moved := runs is target:
             self.assert_still(self.home, target)
-            self.home.kill()
+            self.retire(self.home)
             self.home, self.spare = target, None
             self.stations.append(target)
         else:

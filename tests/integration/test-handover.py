@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The handover with a destination that goes wrong at each step, and with people and signals in between: one owner at most
 runs, and the source says which."""
+import mmap
 import os
 import signal
 import sys
@@ -240,6 +241,17 @@ class Meddling(Handover):
         source.qmp("cont")
         code, _ = self.go(send)
         self.assertEqual(code, FAILED, send.explain())
+        self.assert_source_has_it(source, target)
+        self.assert_retry_passes(source, target)
+
+    def test_another_writer_once_it_is_stopped(self):
+        """Found after the save, before commit."""
+        source, target, daemon = self.small_pair()
+        send = self.at("switchover-stopped", source, daemon)
+        with open(source.rams[0].path, "r+b") as file, mmap.mmap(file.fileno(), 0):
+            code, result = self.go(send)
+        self.assertEqual((code, result["reason"]), (FAILED, "ram-other-writers"), send.explain())
+        wait_until(lambda: not target.alive(), "the burnt QEMU ends")
         self.assert_source_has_it(source, target)
         self.assert_retry_passes(source, target)
 

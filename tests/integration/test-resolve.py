@@ -183,6 +183,33 @@ class Source(Broken):
         self.assertEqual(self.resolve(session=False), [])
         self.assert_next_attempt_passes()
 
+    def test_stopped_and_woken(self):
+        """A daemon that is stopped just before it commits, with its guardian or without: nobody else settles its session,
+        whatever the operator's word; and when it wakes up, all is as it left it."""
+        for guarded in (True, False):
+            with self.subTest(guarded=guarded):
+                self.small_pair()
+                self.begin(fault="switchover-prepared=500")
+                self.sent.wait_state("prepared")
+                self.sent.kill(signal.SIGSTOP)
+                guardian, = set(holders((f"{self.here}/journal/",))) - {self.sent.pid}
+                if not guarded:
+                    os.kill(guardian, signal.SIGKILL)
+                    wait_until(lambda: len(holders((f"{self.here}/journal/",))) == 1, "the guardian is gone")
+                time.sleep(1)
+                for options in ((), ("--force-resume",)):
+                    self.assertEqual(self.resolve(*options, expect=BUSY), [])
+                self.assertEqual(self.running(), [])
+                self.sent.kill(signal.SIGCONT)
+                code, result = self.sent.finish()
+                if code == DONE:
+                    self.assert_moved()
+                else:  # the destination did not wait for so long, on a busy host
+                    self.assertEqual((code, result["reason"]), (FAILED, "peer-lost"), self.sent.explain())
+                    self.assert_at_source()
+                self.kill_all(self.source, self.target, self.daemon)
+                shutil.rmtree(self.here), shutil.rmtree(self.there)
+
     def test_after_running(self):
         """`running` was sent, and nobody was there to hear it: the guest has moved, and resolve ends its old self."""
         self.small_pair()
@@ -218,7 +245,7 @@ class Source(Broken):
         self.assertEqual(self.resolve(session=False), [])  # nor is it one to be resolved
         self.assertEqual(self.sent.finish()[0], DONE, self.sent.explain())
         self.assertEqual(self.journal("source", self.here), ["attaching", "switchover", "switchover", "committed", "done"])
-        self.assertEqual(self.journal("destination", self.there), ["precopy", "switchover", "committed", "done"])
+        self.assertEqual(self.journal("destination", self.there), ["precopy", "precopy", "switchover", "committed", "done"])
 
     def test_usage(self):
         self.small_pair()

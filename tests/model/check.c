@@ -14,6 +14,30 @@ static unsigned running(const System *system)
     return (system->s_vmm == VMM_RUNNING) + (system->d_vmm == VMM_RUNNING) + system->moved;
 }
 
+gboolean source_holds(const System *system)
+{
+    return system->s_vmm == (system->was_paused ? VMM_PAUSED : VMM_RUNNING);
+}
+
+gboolean destination_holds(const System *system)
+{
+    return system->d_vmm == (system->to_pause ? VMM_PAUSED : VMM_RUNNING);
+}
+
+/* What the operator wished for his guest. */
+static const char *check_wishes(const System *system)
+{
+    if (system->was_paused && system->s_vmm == VMM_RUNNING)
+        return "a guest that was paused before runs at the source";
+    if (system->to_pause && system->d_vmm == VMM_RUNNING)
+        return "a guest that was to be left paused runs at the destination";
+    if (system->keep && system->s_ended)
+        return "the source has ended a VMM that was to be kept";
+    if (system->d_has && system->s_vmm == VMM_RUNNING && !system->forced)
+        return "the destination has the guest, and it runs at the source";
+    return NULL;
+}
+
 const char *check_always(const System *system)
 {
     static const char *const bads[] = {
@@ -36,6 +60,8 @@ const char *check_always(const System *system)
         return bads[system->bad];
     if (running(system) > 1)
         return "two running guests";
+    if (check_wishes(system) != NULL)
+        return check_wishes(system);
     if (system->d_ran && system->s_vmm == VMM_RUNNING && !system->forced)
         return "the source runs a guest that has run at the destination since";
     if (system->s_ended && !system->d_ran)
@@ -57,6 +83,16 @@ static gboolean lost_to_a_fault(const System *system)
     return committed ? system->d_vmm == VMM_GONE : system->s_vmm == VMM_GONE;
 }
 
+/* Of a paused guest two copies look alike: the journal says which is the guest. */
+static gboolean is_in_place(const System *system)
+{
+    if (!system->was_paused && !system->to_pause)
+        return running(system) == 1;
+    if (system->moved)
+        return TRUE;
+    return journal_latest(&system->sj) == RM_STATE_DONE ? destination_holds(system) : source_holds(system);
+}
+
 static gboolean is_source_good(const System *system)
 {
     unsigned source = journal_latest(&system->sj);
@@ -64,9 +100,9 @@ static gboolean is_source_good(const System *system)
     gboolean stranded = system->moved && system->d_vmm == VMM_GONE;
     if (!state_settled(source) && !stranded)
         return FALSE;
-    if (running(system) != 1 && !lost_to_a_fault(system))
+    if (!is_in_place(system) && !lost_to_a_fault(system))
         return FALSE;
-    return source != RM_STATE_DONE || system->s_vmm == VMM_GONE || system->forced; /* the old one is ended */
+    return source != RM_STATE_DONE || system->s_vmm == VMM_GONE || system->keep || system->forced;
 }
 
 /* A VMM that was loaded in vain, or started in vain, must not wait for somebody's `cont`. Only a disk that

@@ -23,16 +23,23 @@ void model_init(Model *model, const RmTransition *rows, unsigned count, unsigned
     }
 }
 
-void system_init(System *system, gboolean started)
+void system_init(System *system, unsigned kind)
 {
+    static const struct {
+        uint8_t started, was_paused, to_pause, keep;
+    } kinds[SYSTEM_KINDS] = {
+        {0}, {.started = 1}, {.keep = 1}, {.to_pause = 1}, {.was_paused = 1, .to_pause = 1}};
     memset(system, 0, sizeof *system);
     system->s.who = WHO_DAEMON;
     system->s.state = system->d.state = RM_STATE_CONNECTING;
     system->sj.disk = system->dj.disk = NO_RECORD;
     system->listening = 1;
-    system->s_vmm = VMM_RUNNING;
+    system->started = kinds[kind].started;
+    system->was_paused = kinds[kind].was_paused;
+    system->to_pause = kinds[kind].to_pause;
+    system->keep = kinds[kind].keep;
+    system->s_vmm = system->was_paused ? VMM_PAUSED : VMM_RUNNING;
     system->d_vmm = VMM_WAITING;
-    system->started = started != FALSE;
 }
 
 unsigned journal_latest(const Journal *journal)
@@ -185,8 +192,10 @@ void settle(Model *model, System *next, Actor *actor, RmSide side)
         next->asking = next->told_failed = 0;
     if (offered(model, side, latest, RM_EVENT_SETTLE))
         begin(model, next, actor, side, RM_EVENT_SETTLE);
-    else
+    else if (latest == NO_RECORD || state_ends(latest))
         let_go(next, actor, side);
+    else
+        next->bad = BAD_EVENT;
 }
 
 /* ---- duties ---- */
@@ -354,11 +363,14 @@ static gboolean may_act(const System *system, const Actor *actor, RmSide side, R
 }
 
 /* What a duty does to the world, apart from the journal. */
-static void act(System *next, const Actor *actor, RmSide side, RmDutyIndex duty, const RmTransition *row)
+static void act(const Model *model, System *next, const Actor *actor, RmSide side, RmDutyIndex duty,
+                const RmTransition *row)
 {
+    gboolean stays = next->to_pause && (model->blind & BLIND_RUN) == 0;
     switch (duty) {
     case RM_DUTY_INDEX_RESUME:
-        move_vmm(&next->s_vmm, VMM_PAUSED, VMM_RUNNING);
+        if (!next->was_paused || (model->blind & BLIND_RESUME) != 0)
+            move_vmm(&next->s_vmm, VMM_PAUSED, VMM_RUNNING);
         break;
     case RM_DUTY_INDEX_PAUSE:
         move_vmm(&next->s_vmm, VMM_RUNNING, VMM_PAUSED);
@@ -370,8 +382,8 @@ static void act(System *next, const Actor *actor, RmSide side, RmDutyIndex duty,
         send(next, next->to_d, MSG_COMMIT);
         break;
     case RM_DUTY_INDEX_RUN:
-        move_vmm(&next->d_vmm, VMM_LOADED, VMM_RUNNING);
-        next->d_ran |= next->d_vmm == VMM_RUNNING;
+        move_vmm(&next->d_vmm, VMM_LOADED, stays ? VMM_PAUSED : VMM_RUNNING);
+        next->d_ran |= destination_holds(next) != FALSE;
         break;
     case RM_DUTY_INDEX_ASK:
         next->ask = ASK_SENT;
@@ -390,7 +402,8 @@ static void act(System *next, const Actor *actor, RmSide side, RmDutyIndex duty,
             end_vmm(next, side);
         break;
     case RM_DUTY_INDEX_END:
-        end_vmm(next, side);
+        if (!next->keep || (model->blind & BLIND_END) != 0)
+            end_vmm(next, side);
         break;
     default:
         break;
@@ -405,7 +418,7 @@ static gboolean is_true_word(const System *system, const Actor *actor, const RmT
     gboolean crashed = row->event == RM_EVENT_SETTLE;
     switch (row->to) {
     case RM_STATE_DONE: /* there is nothing left to be done here */
-        return system->dry || (committed && system->s_vmm != VMM_PAUSED);
+        return system->dry || (committed && (system->s_vmm != VMM_PAUSED || system->keep));
     case RM_STATE_DOUBTFUL: /* nobody has said for certain where it is */
         return committed && (system->s_vmm != VMM_RUNNING || actor->who != WHO_DAEMON || system->helpless) &&
                (row->event != RM_EVENT_FATE_COMMITTED || row->from == RM_STATE_DOUBTFUL);
@@ -464,6 +477,26 @@ static void finish(System *next, Actor *actor, RmSide side, const RmTransition *
         let_go(next, actor, side);
 }
 
+/* The daemon's own way where `commit` could not be recorded: it has not sent it, so it rolls back, whatever
+ * may stand in the journal by now. If that is `committed`, the roll-back is not recorded, and whoever comes
+ * next has to ask. */
+static gboolean stumbles_at_commit(Model *model, System *next, Actor *actor, RmSide side, gboolean failed)
+{
+    const RmTransition *row = &model->rows[actor->row - 1];
+    if (actor->who != WHO_DAEMON || side != RM_SIDE_SOURCE)
+        return FALSE;
+    if (failed && row->event == RM_EVENT_COMMIT) {
+        actor->state = row->from;
+        take(model, next, side, RM_EVENT_FAILED);
+        return TRUE;
+    }
+    if (failed || row->event != RM_EVENT_FAILED || journal_latest(&next->sj) != RM_STATE_COMMITTED)
+        return FALSE;
+    drop(next, actor, side);
+    next->s_guardian = 0;
+    return TRUE;
+}
+
 /* The journal refused or failed: nothing more of this row. */
 static void stumble(Model *model, System *next, Actor *actor, RmSide side, gboolean failed)
 {
@@ -474,6 +507,8 @@ static void stumble(Model *model, System *next, Actor *actor, RmSide side, gbool
         } else {
             begin_query(model, next);
         }
+    } else if (stumbles_at_commit(model, next, actor, side, failed)) {
+        return;
     } else if (failed && actor->tries) {
         leave(next, side);
     } else {
@@ -513,7 +548,7 @@ void perform(Model *model, System *next, Actor *actor, RmSide side, unsigned fai
         }
         if (!may_act(next, actor, side, duty, row) && !next->dropped)
             next->bad = BAD_DUTY;
-        act(next, actor, side, duty, row);
+        act(model, next, actor, side, duty, row);
     }
     if (duty < RM_DUTY_COUNT) {
         while (model->order[actor->step] != duty)

@@ -17,7 +17,7 @@ typedef struct {
     RmTransition rows[128];
     unsigned count;
     uint8_t order[RM_DUTY_COUNT];
-    unsigned max_faults, every, seen, tried, survived;
+    unsigned max_faults, every, seen, tried, survived, blind;
     gboolean looked[2][RM_STATE_COUNT][RM_EVENT_COUNT]; /* by the true table */
     unsigned by_faults[8], unused, unreachable;
 } Mutations;
@@ -61,6 +61,7 @@ static void try_mutant(Mutations *mutations, const char *what, const RmTransitio
     for (unsigned faults = 0; faults <= mutations->max_faults; faults++) {
         model_init(&model, mutations->rows, mutations->count, faults);
         memcpy(model.order, mutations->order, sizeof model.order);
+        model.blind = mutations->blind;
         walk(&model, FALSE, &result);
         if (result.problem != NULL) {
             mutations->by_faults[faults]++;
@@ -156,6 +157,23 @@ static void reorder(Mutations *mutations)
     try_mutant(mutations, "order: record before resume", NULL);
 }
 
+/* Duties that do not look at the facts which they go by. */
+static void blind_duties(Mutations *mutations)
+{
+    static const struct {
+        const char *what;
+        unsigned blind;
+    } cases[] = {{"resume runs a guest that was paused before", BLIND_RESUME},
+                 {"run runs a guest that is to be left paused", BLIND_RUN},
+                 {"end ends a VMM that is to be kept", BLIND_END}};
+    for (unsigned i = 0; i < G_N_ELEMENTS(cases); i++) {
+        reset(mutations);
+        mutations->blind = cases[i].blind;
+        try_mutant(mutations, cases[i].what, NULL);
+    }
+    mutations->blind = 0;
+}
+
 unsigned mutations_run(unsigned max_faults, unsigned every)
 {
     g_autofree Mutations *mutations = g_new0(Mutations, 1);
@@ -173,6 +191,7 @@ unsigned mutations_run(unsigned max_faults, unsigned every)
     mutate_rows(mutations);
     add_rows(mutations);
     reorder(mutations);
+    blind_duties(mutations);
     printf("# %u mutants, %u tried", mutations->seen, mutations->tried);
     for (unsigned i = 0; i <= max_faults; i++)
         printf(", %u found with %u faults", mutations->by_faults[i], i);

@@ -175,7 +175,7 @@ static void destination_waits(Model *model, const System *system)
 {
     unsigned state = system->d.state, vmm = system->d_vmm;
     if (state == RM_STATE_COMMITTED) {
-        if (vmm == VMM_RUNNING)
+        if (destination_holds(system))
             event_step(model, system, RM_SIDE_DESTINATION, RM_EVENT_ACTIVATED);
         else if (vmm != VMM_LOADED)
             event_step(model, system, RM_SIDE_DESTINATION, RM_EVENT_GONE);
@@ -277,15 +277,16 @@ static void force_resume(Model *model, const System *system)
  * syncs what it has seen. */
 static void later_sessions(Model *model, const System *system)
 {
-    if (system->s.who == WHO_NOBODY && system->s_vmm == VMM_RUNNING && !system->moved &&
-        state_settled(journal_latest(&system->sj)) && journal_latest(&system->sj) != NO_RECORD) {
+    unsigned source = journal_latest(&system->sj);
+    if (system->s.who == WHO_NOBODY && source_holds(system) && !system->moved && state_settled(source) &&
+        source != NO_RECORD && (source != RM_STATE_DONE || system->s_vmm == VMM_RUNNING)) {
         System next = *system;
         journal_sync(&next.sj, FALSE);
         next.s_vmm = VMM_PAUSED;
         next.moved = 1;
         emit(model, &next, KIND_OPERATOR, "source: a later session moves the guest elsewhere");
     }
-    if (system->d.who == WHO_NOBODY && system->d_vmm == VMM_RUNNING && !system->moved &&
+    if (system->d.who == WHO_NOBODY && destination_holds(system) && !system->moved &&
         state_settled(journal_latest(&system->dj))) {
         System next = *system;
         journal_sync(&next.dj, FALSE);

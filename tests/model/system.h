@@ -36,6 +36,12 @@ typedef enum {
     MSG_RUNNING,
     MSG_FAILED
 } Message;
+/* What a duty goes by besides the table: facts of the journal. One that does not is a mutant. */
+typedef enum {
+    BLIND_RESUME = 1, /* runs also a guest that was paused before */
+    BLIND_RUN = 2,    /* runs also a guest that is to be left paused */
+    BLIND_END = 4,    /* ends also a VMM that is to be kept */
+} Blind;
 typedef enum {
     BAD_NOTHING,
     BAD_EVENT,       /* an event came for which there is no row */
@@ -82,15 +88,18 @@ typedef struct {
     uint8_t told_failed;
     uint8_t faults; /* so far */
     uint8_t dry, started;
-    uint8_t s_ended;                   /* by us */
-    uint8_t d_tried;                   /* the destination has begun to load */
-    uint8_t d_has;                     /* the destination's disk has ever said committed */
-    uint8_t d_ran;                     /* the guest has ever run at the destination */
-    uint8_t moved;                     /* a later session has handed the guest on: it runs elsewhere */
-    uint8_t fenced;                    /* the destination is off for good */
-    uint8_t disk_lost;                 /* the destination's journal is gone */
-    uint8_t dropped;                   /* a disk has dropped a record */
-    uint8_t helpless;                  /* a fault after which an operator may have to help */
+    uint8_t was_paused; /* before: by its operator, who wants it so */
+    uint8_t to_pause;   /* the guest is to be left paused at the destination */
+    uint8_t keep;       /* the old VMM is not to be ended */
+    uint8_t s_ended;    /* by us */
+    uint8_t d_tried;    /* the destination has begun to load */
+    uint8_t d_has;      /* the destination's disk has ever said committed */
+    uint8_t d_ran;      /* the guest has ever run at the destination, or waits there as wished */
+    uint8_t moved;      /* a later session has handed the guest on: it runs elsewhere */
+    uint8_t fenced;     /* the destination is off for good */
+    uint8_t disk_lost;  /* the destination's journal is gone */
+    uint8_t dropped;    /* a disk has dropped a record */
+    uint8_t helpless;   /* a fault after which an operator may have to help */
     uint8_t armed, cancelled, in_vain; /* the source's events so far; in_vain: asked, and not told
                                         * where the guest runs */
     uint8_t forced;
@@ -106,6 +115,7 @@ typedef struct Model {
     unsigned recorded[2][RM_STATE_COUNT];
     int16_t index[2][RM_STATE_COUNT][RM_EVENT_COUNT]; /* row, or -1 */
     unsigned max_faults;
+    unsigned blind; /* Blind */
 
     gboolean used[128]; /* rows */
     gboolean looked[2][RM_STATE_COUNT][RM_EVENT_COUNT];
@@ -116,7 +126,9 @@ typedef struct Model {
 } Model;
 
 void model_init(Model *model, const RmTransition *rows, unsigned count, unsigned max_faults);
-void system_init(System *system, gboolean started);
+/* `kind` below SYSTEM_KINDS: which guest, and what is wished for it. */
+#define SYSTEM_KINDS 5
+void system_init(System *system, unsigned kind);
 
 void journal_sync(Journal *journal, gboolean entry); /* entry: and the file's name */
 /* An actor has still to sync in its row: if the disk drops a record before, it hears of it. */
@@ -127,7 +139,9 @@ gboolean state_ends(unsigned state);             /* an actor lets go in it */
 gboolean state_settled(unsigned state);          /* nothing is left to do in it, or there is no session */
 
 gboolean precedes_commit(unsigned state);
-gboolean holds_commit(unsigned state); /* the guest is the destination's */
+gboolean holds_commit(unsigned state);       /* the guest is the destination's */
+gboolean source_holds(const System *system); /* its VMM is as it is to be where the guest is the source's … */
+gboolean destination_holds(const System *system); /* … or the destination's */
 
 /* Everything that can happen next. */
 void expand(Model *model, const System *system);
@@ -170,7 +184,7 @@ typedef struct {
     size_t states, edges, quiet;
 } WalkResult;
 
-/* From both initial states, through everything, with up to model->max_faults faults. Prints a
+/* From each initial state, through everything, with up to model->max_faults faults. Prints a
  * counter-example if `verbose`. */
 void walk(Model *model, gboolean verbose, WalkResult *ret_result);
 

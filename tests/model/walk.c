@@ -208,14 +208,12 @@ static void check_reaches_good(Walk *walk)
     g_free(reaches);
 }
 
-static void explore(Walk *walk)
+static void explore(Walk *walk, unsigned kind)
 {
+    System first;
     walk->current = NONE;
-    for (int started = 0; started < 2; started++) {
-        System first;
-        system_init(&first, started);
-        add(walk, &first);
-    }
+    system_init(&first, kind);
+    add(walk, &first);
     for (walk->current = 0; walk->current < walk->states->len && walk->problem == NULL; walk->current++) {
         System system = *state_at(walk, walk->current); /* the array moves as it grows */
         uint32_t begin = walk->edges->len;
@@ -228,7 +226,8 @@ static void explore(Walk *walk)
     }
 }
 
-void walk(Model *model, gboolean verbose, WalkResult *ret_result)
+/* No state of one kind is ever one of another. */
+static void walk_kind(Model *model, unsigned kind, gboolean verbose, WalkResult *result)
 {
     Walk walk = {
         .model = model,
@@ -242,17 +241,26 @@ void walk(Model *model, gboolean verbose, WalkResult *ret_result)
     model->emit = on_edge;
     model->labels = FALSE;
     model->user = &walk;
-    explore(&walk);
+    explore(&walk, kind);
     if (walk.problem == NULL)
         check_cycles(&walk);
     if (walk.problem == NULL)
         check_reaches_good(&walk);
     if (walk.problem != NULL && verbose)
         print_trace(&walk);
-    *ret_result = (WalkResult){.problem = walk.problem, .states = walk.states->len, .edges = walk.edge_count};
+    result->problem = walk.problem;
+    result->states += walk.states->len;
+    result->edges += walk.edge_count;
     g_array_unref(walk.states);
     g_array_unref(walk.parents);
     g_array_unref(walk.first);
     g_array_unref(walk.edges);
     g_free(walk.table);
+}
+
+void walk(Model *model, gboolean verbose, WalkResult *ret_result)
+{
+    *ret_result = (WalkResult){0};
+    for (unsigned kind = 0; kind < SYSTEM_KINDS && ret_result->problem == NULL; kind++)
+        walk_kind(model, kind, verbose, ret_result);
 }

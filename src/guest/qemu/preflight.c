@@ -276,7 +276,7 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
     return TRUE;
 }
 
-gboolean rm_preflight_idle(RmQmp *qmp, GError **error)
+gboolean rm_preflight_prepare(RmQmp *qmp, GError **error)
 {
     gboolean active;
     g_autofree char *status = NULL;
@@ -284,7 +284,7 @@ gboolean rm_preflight_idle(RmQmp *qmp, GError **error)
            (!active || fail_busy(status, error));
 }
 
-gboolean rm_preflight_stopped(RmQmp *qmp, GError **error)
+gboolean rm_preflight_save(RmQmp *qmp, GError **error)
 {
     Context context = {.qmp = qmp};
     return run_checks(&context, STOPPED, error);

@@ -11,10 +11,10 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
                       RmDevices **ret_devices, GError **error);
 
 /* Whether QEMU has no migration under way. Reason guest-busy. */
-gboolean rm_preflight_idle(RmQmp *qmp, GError **error);
+gboolean rm_preflight_prepare(RmQmp *qmp, GError **error);
 
 /* Stopped: what must not be there when the state is saved. Reason block-job. */
-gboolean rm_preflight_stopped(RmQmp *qmp, GError **error);
+gboolean rm_preflight_save(RmQmp *qmp, GError **error);
 
 /* Saved. `devices` as the preflight saw them; NULL if there was none. Reasons guest-changed and the
  * preflight's. */

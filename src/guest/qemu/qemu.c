@@ -36,12 +36,12 @@ typedef struct {
     pid_t pid;
     int pidfd;
     RmEvents events;
-    RmVector found; /* the migration vector as it was before prepare_save() or prepare_load() */
+    RmVector found; /* the migration vector as it was before it was prepared */
     gboolean (*note)(gpointer data, json_object *found, GError **error); /* NULL: nobody wants it */
     gpointer note_data;
-    gboolean saving;    /* the save's vector is set: what migrates now is ours, or goes by our settings */
-    RmPump *pump;       /* our end of the state's pipe, between preparing and save() or load() */
+    RmPump *pump; /* our end of the state's pipe, from preparing to save() or load(); NULL: not prepared */
     gboolean fd_given;  /* the other end may lie with QEMU */
+    gboolean saving;    /* the save's vector is set: what migrates now is ours, or goes by our settings */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
 
@@ -88,6 +88,12 @@ static const char *qemu_puncher(RmGuest *guest)
     return rm_devices_puncher(qemu_of(guest)->devices);
 }
 
+static gboolean qemu_check_save(RmGuest *guest, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    return rm_preflight_save(self->qmp, error);
+}
+
 static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options,
                              GError **error)
 {
@@ -107,8 +113,8 @@ static gboolean qemu_poll(RmGuest *guest, GError **error)
     return rm_events_poll(&self->events, self->qmp, error);
 }
 
-/* Everything that is to be known of the stopped guest before it is saved is asked for with the `stop` itself:
- * QEMU answers one after the other, and the guest stands still. */
+/* What check_save() will ask is asked with the `stop` itself: QEMU answers one after the other, and the guest
+ * stands still. */
 static gboolean qemu_stop(RmGuest *guest, GError **error)
 {
     static const char *const questions[] = {"query-status", "query-jobs", "query-block-exports"};
@@ -128,10 +134,9 @@ static gboolean qemu_stop(RmGuest *guest, GError **error)
     }
     if (!rm_state_query_run(self->qmp, &after, error))
         return FALSE;
-    if (strcmp(after, "paused") != 0)
-        return rm_fail(error, RM_REASON_GUEST_STATE,
-                       "the guest is in state \"%s\", not \"paused\", after stopping it", after);
-    return rm_preflight_stopped(self->qmp, error);
+    return strcmp(after, "paused") == 0 ||
+           rm_fail(error, RM_REASON_GUEST_STATE,
+                   "the guest is in state \"%s\", not \"paused\", after stopping it", after);
 }
 
 static void qemu_set_note(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
@@ -172,24 +177,25 @@ static gboolean prepare(RmQemu *self, gboolean incoming, GError **error)
     return self->pump != NULL;
 }
 
-/* The guest may run meanwhile. What makes that safe:
- *  - an operator's migration that is under way refuses this one, and goes on; one that somebody begins now
- *    would leave the RAM out (x-ignore-shared): it is ended with the roll-back, which save()'s failure brings
- *    about, since QEMU has one migration at a time;
- *  - whatever happens until the save, resume() puts back what was found, in this process or another. */
+/* The guest may run meanwhile, which the vector does not touch: it is about migrations that begin after it.
+ * Somebody's own that is under way refuses ours, and goes on. One that somebody begins now would leave the
+ * RAM out (x-ignore-shared): since QEMU has one at a time it makes save() fail, and is ended with the
+ * roll-back. */
 static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL;
     if (self->pump != NULL)
         return TRUE;
-    if (!rm_preflight_idle(self->qmp, error))
+    if (!rm_preflight_prepare(self->qmp, error))
         return FALSE;
-    if (prepare(self, FALSE, &problem))
-        return TRUE;
-    RmReason reason =
-        rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
-    return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
+    if (!prepare(self, FALSE, &problem)) {
+        RmReason reason =
+            rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
+        return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
+    }
+    rm_fault_pause("save-prepared");
+    return TRUE;
 }
 
 static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
@@ -197,7 +203,6 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
     RmQemu *self = qemu_of(guest);
     if (!qemu_prepare_save(guest, error))
         return FALSE;
-    rm_fault_pause("save-prepared");
     g_autoptr(RmPump) pump = g_steal_pointer(&self->pump);
     if (!rm_state_save(self->qmp, pump, ret_state, error))
         return FALSE;
@@ -205,38 +210,94 @@ static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error
     return TRUE;
 }
 
-/* Not to be cancelled: at the destination the guest may be ours by now, whoever has hung up. */
-static gboolean qemu_put_back(RmGuest *guest, GError **error)
+/* What was prepared and not used goes, too. */
+static void put_back(RmQemu *self, GError **error)
 {
-    RmQemu *self = qemu_of(guest);
     g_clear_pointer(&self->pump, rm_pump_free);
-    rm_qmp_shield(self->qmp, TRUE);
-    gboolean ok = rm_qmp_reconnect(self->qmp, error);
-    if (ok && self->fd_given)
+    if (self->fd_given)
         rm_state_take_back(self->qmp);
-    self->fd_given = self->fd_given && !ok;
-    ok = ok && rm_vector_restore(self->qmp, &self->found, error);
-    rm_qmp_shield(self->qmp, FALSE);
-    if (!ok)
-        g_prefix_error(error, "cannot restore QEMU's migration settings: ");
-    return ok;
+    self->fd_given = FALSE;
+    if (!rm_vector_restore(self->qmp, &self->found, error))
+        g_prefix_error(error, "QEMU's migration capabilities could not be put back: ");
 }
 
-/* `cont` fails as long as a destination that is still ending holds the disks' locks: try again within the
- * time. */
-static gboolean let_run(RmQemu *self, GError **error)
+static void qemu_put_back(RmGuest *guest)
+{
+    RmQemu *self = qemu_of(guest);
+    g_autoptr(GError) leftover = NULL;
+    /* At the destination the guest may be ours by now, whoever has hung up. */
+    rm_qmp_shield(self->qmp, TRUE);
+    if (rm_qmp_reconnect(self->qmp, &leftover))
+        put_back(self, &leftover);
+    rm_qmp_shield(self->qmp, FALSE);
+    if (leftover != NULL)
+        g_warning("%s", leftover->message);
+}
+
+/* Whether `cont` is due in QEMU's state `status`; FALSE if it must not be sent. */
+typedef gboolean (*MayRun)(RmQemu *self, const char *status, gboolean *ret_due, GError **error);
+
+static gboolean stopped_by_itself(const char *status, GError **error)
+{
+    return rm_fail(error, RM_REASON_RESUME,
+                   "the guest stopped by itself (QEMU's state is \"%s\") and was left so", status);
+}
+
+/* At the source, in a roll-back: what we have stopped or saved. */
+static gboolean may_resume(RmQemu *self, const char *status, gboolean *ret_due, GError **error)
+{
+    static const char *const ours[] = {"paused", "postmigrate", "finish-migrate", "prelaunch"};
+    *ret_due = FALSE;
+    if (strcmp(status, "running") == 0)
+        return TRUE;
+    if (strcmp(status, "paused") == 0 && self->events.paused_by_other)
+        return TRUE; /* whoever paused it wants it paused */
+    for (size_t i = 0; i < G_N_ELEMENTS(ours); i++)
+        *ret_due |= strcmp(status, ours[i]) == 0;
+    return *ret_due || stopped_by_itself(status, error);
+}
+
+/* At the destination, where this may come late, and again: only what is as a load leaves it. A guest that has
+ * been saved since, by whoever moved it on, runs elsewhere, and letting it run here makes two. One that still
+ * waits to be loaded would start by itself as soon as it is, whatever becomes of its session. In any other
+ * state it has run, and stopped for a reason of its own. */
+static gboolean may_activate(G_GNUC_UNUSED RmQemu *self, const char *status, gboolean *ret_due,
+                             GError **error)
+{
+    static const char *const moved_on[] = {"postmigrate", "finish-migrate", "colo"};
+    *ret_due = strcmp(status, "paused") == 0;
+    if (*ret_due || strcmp(status, "running") == 0)
+        return TRUE;
+    for (size_t i = 0; i < G_N_ELEMENTS(moved_on); i++) {
+        if (strcmp(status, moved_on[i]) == 0)
+            return rm_fail(error, RM_REASON_RESUME, "it has been moved on since (QEMU's state is \"%s\")",
+                           status);
+    }
+    if (rm_facts_run(status) == RM_GUEST_WAITING)
+        return rm_fail(error, RM_REASON_RESUME, "nothing has been loaded (QEMU's state is \"%s\")", status);
+    return stopped_by_itself(status, error);
+}
+
+/* `cont` fails as long as somebody that is still ending holds the disks' locks: try again within the time,
+ * and look again before each try. */
+static gboolean let_run(RmQemu *self, MayRun may_run, GError **error)
 {
     gint64 deadline = g_get_monotonic_time() + (gint64)rm_qmp_timeout_ms(self->qmp) * 1000;
     for (;;) {
         g_autoptr(GError) problem = NULL;
-        g_autofree char *status = NULL;
+        g_autofree char *before = NULL, *after = NULL;
+        gboolean due = FALSE;
+        if (!rm_state_query_run(self->qmp, &before, error) || !may_run(self, before, &due, error))
+            return FALSE;
+        if (!due)
+            return TRUE;
         self->events.own_resumes++;
         if (rm_qmp_run(self->qmp, "cont", NULL, NULL, &problem)) {
-            if (!rm_state_query_run(self->qmp, &status, error))
+            if (!rm_state_query_run(self->qmp, &after, error))
                 return FALSE;
-            if (strcmp(status, "running") == 0)
+            if (strcmp(after, "running") == 0)
                 return TRUE;
-            return rm_fail(error, RM_REASON_RESUME, "the guest is in state \"%s\" after cont", status);
+            return rm_fail(error, RM_REASON_RESUME, "the guest is in state \"%s\" after cont", after);
         }
         self->events.own_resumes--;
         if (rm_error_reason(problem) != RM_REASON_QMP_ERROR || g_get_monotonic_time() > deadline) {
@@ -247,29 +308,15 @@ static gboolean let_run(RmQemu *self, GError **error)
     }
 }
 
-/* Whether `cont` is due in QEMU's state `status`: not if the guest stopped for a reason of its own. */
-static gboolean may_run(RmQemu *self, const char *status, gboolean *ret_due, GError **error)
-{
-    static const char *const ours[] = {"paused", "postmigrate", "finish-migrate", "prelaunch"};
-    *ret_due = FALSE;
-    if (strcmp(status, "running") == 0)
-        return TRUE;
-    if (strcmp(status, "paused") == 0 && self->events.paused_by_other)
-        return TRUE; /* whoever paused it wants it paused */
-    for (size_t i = 0; i < G_N_ELEMENTS(ours); i++)
-        *ret_due |= strcmp(status, ours[i]) == 0;
-    if (!*ret_due)
-        return rm_fail(error, RM_REASON_RESUME,
-                       "the guest stopped by itself (QEMU's state is \"%s\") and was left so", status);
-    return TRUE;
-}
-
 /* A paused guest whose state was saved stays in postmigrate: QEMU knows no way from there to "paused" but
  * through running it. `cont` continues it as from a pause. Its disks come back now where QEMU can do that
  * (10.0), else with that `cont`. */
-static gboolean keep_paused(RmQemu *self, const char *status, GError **error)
+static gboolean keep_paused(RmQemu *self, GError **error)
 {
+    g_autofree char *status = NULL;
     gboolean can = FALSE;
+    if (!rm_state_query_run(self->qmp, &status, error))
+        return FALSE;
     if (strcmp(status, "postmigrate") != 0)
         return TRUE;
     if (!rm_qmp_has(self->qmp, "blockdev-set-active", &can, error))
@@ -283,32 +330,26 @@ static gboolean keep_paused(RmQemu *self, const char *status, GError **error)
 
 static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
 {
-    g_autofree char *status = NULL;
-    gboolean due = FALSE;
     g_autoptr(GError) ignored = NULL;
     if (!rm_qmp_reconnect(self->qmp, error))
         return FALSE;
     rm_events_poll(&self->events, self->qmp,
                    &ignored); /* who paused it last; what else happened shows in its state */
     /* Only ours: an operator's own migration, which made the preflight refuse, goes on. */
-    if ((self->saving && !rm_state_cancel(self->qmp, error)) ||
-        !rm_state_query_run(self->qmp, &status, error))
+    if (self->saving && !rm_state_cancel(self->qmp, error))
         return FALSE;
     self->saving = self->fd_given = FALSE;
-    if (!run)
-        return keep_paused(self, status, error);
-    return may_run(self, status, &due, error) && (!due || let_run(self, error));
+    return run ? let_run(self, may_resume, error) : keep_paused(self, error);
 }
 
 static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL, leftover = NULL;
-    g_clear_pointer(&self->pump, rm_pump_free); /* a save that was given up; its stream has no reader now */
+    g_clear_pointer(&self->pump, rm_pump_free); /* its stream has no reader now */
     rm_qmp_shield(self->qmp, TRUE);
     gboolean ok = roll_back(self, run, &problem);
-    if (!rm_vector_restore(self->qmp, &self->found, &leftover))
-        g_debug("cannot restore QEMU's migration capabilities: %s", leftover->message);
+    put_back(self, &leftover);
     rm_qmp_shield(self->qmp, FALSE);
     if (!ok) {
         RmReason reason =
@@ -316,9 +357,7 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
         return rm_fail(error, reason, "cannot roll the guest back: %s", problem->message);
     }
     if (leftover != NULL)
-        return rm_fail(error, RM_REASON_CLEANUP,
-                       "the guest is as it was, but QEMU's migration capabilities could not be put back: %s",
-                       leftover->message);
+        return rm_fail(error, RM_REASON_CLEANUP, "the guest is as it was, but %s", leftover->message);
     return TRUE;
 }
 
@@ -371,18 +410,10 @@ static void announce(RmQemu *self)
 static gboolean qemu_activate(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    g_autofree char *status = NULL;
     g_autoptr(GError) problem = NULL;
     /* The destination owns the guest: a cancellation comes too late for it. */
     rm_qmp_shield(self->qmp, TRUE);
-    gboolean ok = rm_qmp_reconnect(self->qmp, &problem) && rm_state_query_run(self->qmp, &status, &problem);
-    /* A guest that has been saved since, by whoever moved it on, runs elsewhere: a late word to run it makes
-     * two. */
-    if (ok && strcmp(status, "postmigrate") == 0)
-        ok = rm_fail(&problem, RM_REASON_GUEST_STATE, "it has been moved on since (QEMU's state is \"%s\")",
-                     status);
-    if (ok && strcmp(status, "running") != 0)
-        ok = let_run(self, &problem);
+    gboolean ok = rm_qmp_reconnect(self->qmp, &problem) && let_run(self, may_activate, &problem);
     if (ok)
         announce(self);
     rm_qmp_shield(self->qmp, FALSE);
@@ -433,6 +464,7 @@ static const RmGuestOps qemu_ops = {
     .blocks = qemu_blocks,
     .preflight = qemu_preflight,
     .puncher = qemu_puncher,
+    .check_save = qemu_check_save,
     .recheck = qemu_recheck,
     .fence = qemu_fence,
     .poll = qemu_poll,

@@ -2,6 +2,7 @@
 /* Queries: answered by the journal, whoever wrote it; asking aborts for good; nothing without the token. */
 #include "destination/fates.h"
 
+#include "../handover/altered-table.h"
 #include "../handover/state-folder.h"
 
 static RmFate query(const char *session, gboolean expect_done)
@@ -24,12 +25,11 @@ static void test_answers(void)
     } cases[] = {
         {RM_STATE_PRECOPY, RM_FATE_ABORTED, RM_STATE_FAILED},
         {RM_STATE_SWITCHOVER, RM_FATE_ABORTED, RM_STATE_FAILED},
-        {RM_STATE_PREPARED, RM_FATE_ABORTED, RM_STATE_FAILED},
         {RM_STATE_FAILED, RM_FATE_ABORTED, RM_STATE_FAILED},
         {RM_STATE_CANCELLED, RM_FATE_ABORTED, RM_STATE_CANCELLED},
         {RM_STATE_COMMITTED, RM_FATE_COMMITTED, RM_STATE_COMMITTED},
         {RM_STATE_DONE, RM_FATE_COMMITTED, RM_STATE_DONE},
-        {RM_STATE_DOUBTFUL, RM_FATE_UNKNOWN, RM_STATE_DOUBTFUL}, /* no state of this side */
+        {RM_STATE_DOUBTFUL, RM_FATE_UNKNOWN, RM_STATE_DOUBTFUL},
     };
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         char *folder = state_folder_new();
@@ -93,6 +93,41 @@ static void test_garbage(void)
     state_folder_free(folder);
 }
 
+static void assert_altered(RmState state, Altered altered, RmFate fate, gboolean done, RmState afterwards)
+{
+    char *folder = state_folder_new();
+    g_autoptr(RmJournal) journal = create(SESSION, RM_SIDE_DESTINATION, state);
+    g_autoptr(GError) error = NULL;
+    RmFate answer = RM_FATE_UNKNOWN;
+    gboolean is_done = FALSE;
+    gboolean ok = rm_fates_query(SESSION, TOKEN, &answer, &is_done, &error);
+    put_right(altered);
+    g_assert_true(ok == (fate != RM_FATE_UNKNOWN));
+    g_assert_cmpint(answer, ==, fate);
+    g_assert_cmpint(is_done, ==, done);
+    g_assert_cmpint(latest(journal), ==, afterwards);
+    state_folder_free(folder);
+}
+
+/* What is recorded and answered is what the table says, whatever it says; without a row, nothing. */
+static void test_altered(void)
+{
+    const RmSide side = RM_SIDE_DESTINATION;
+    const RmEvent query = RM_EVENT_QUERY;
+    assert_altered(RM_STATE_SWITCHOVER,
+                   alter(side, RM_STATE_SWITCHOVER, query, RM_STATE_SWITCHOVER, RM_DUTY(RECORD)),
+                   RM_FATE_UNKNOWN, FALSE, RM_STATE_SWITCHOVER); /* no answer without that duty */
+    assert_altered(
+        RM_STATE_PRECOPY,
+        alter(side, RM_STATE_PRECOPY, query, RM_STATE_CANCELLED, RM_DUTY(RECORD) | RM_DUTY(ANSWER)),
+        RM_FATE_ABORTED, FALSE, RM_STATE_CANCELLED);
+    assert_altered(RM_STATE_COMMITTED,
+                   alter(side, RM_STATE_COMMITTED, query, RM_STATE_DONE, RM_DUTY(RECORD) | RM_DUTY(ANSWER)),
+                   RM_FATE_COMMITTED, TRUE, RM_STATE_DONE);
+    assert_altered(RM_STATE_COMMITTED, take_away(side, RM_STATE_COMMITTED, query), RM_FATE_UNKNOWN, FALSE,
+                   RM_STATE_COMMITTED);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -100,5 +135,6 @@ int main(int argc, char **argv)
     g_test_add_func("/fates/unknown", test_unknown);
     g_test_add_func("/fates/wrong-token", test_wrong_token);
     g_test_add_func("/fates/garbage", test_garbage);
+    g_test_add_func("/fates/altered-table", test_altered);
     return g_test_run();
 }

@@ -2,6 +2,7 @@
 /* Settling at the destination. */
 #include "destination/settle.h"
 
+#include "../handover/altered-table.h"
 #include "../handover/state-folder.h"
 #include "guest/fake.h"
 
@@ -55,15 +56,15 @@ static void test_table(void)
         {PATH(S(PRECOPY)), 0, 0, 0, S(FAILED), 0, 0}, /* can be asked again */
         {PATH(S(PRECOPY)), 0, 1, 0, S(FAILED), 1, 0},
         {PATH(S(PRECOPY), S(SWITCHOVER)), 0, 0, 0, S(FAILED), 1, 0},
-        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED)), 0, 0, 1, S(FAILED), 1, 0},
-        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED)), 1, 0, 1, S(DONE), 0, 1},
-        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED)), 0, 0, 1, S(DONE), 0, 0},
-        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED)), 1, 1, 1, S(DONE), 0, 1},
-        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(COMMITTED), S(DONE)), 1, 1, 1, S(DONE), 0, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER)), 0, 0, 1, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), 1, 0, 1, S(DONE), 0, 1},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), 0, 0, 1, S(DONE), 0, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), 1, 1, 1, S(DONE), 0, 1},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED), S(DONE)), 1, 1, 1, S(DONE), 0, 0},
         /* aborted by a query, whose daemon died before it ended the QEMU */
         {PATH(S(PRECOPY), S(FAILED)), 0, 0, 0, S(FAILED), 0, 0},
         {PATH(S(PRECOPY), S(FAILED)), 0, 1, 0, S(FAILED), 1, 0},
-        {PATH(S(PRECOPY), S(SWITCHOVER), S(PREPARED), S(FAILED)), 0, 0, 1, S(FAILED), 1, 0},
+        {PATH(S(PRECOPY), S(SWITCHOVER), S(FAILED)), 0, 0, 1, S(FAILED), 1, 0},
         {PATH(S(PRECOPY), S(SWITCHOVER), S(CANCELLED)), 0, 0, 1, S(CANCELLED), 1, 0},
     };
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
@@ -109,7 +110,7 @@ static void test_due(void)
 /* A guest that does not run yet stays the destination's, to be tried again. */
 static void test_activate_fails(void)
 {
-    const Row row = {PATH(S(PRECOPY), S(PREPARED), S(COMMITTED)), .run = TRUE};
+    const Row row = {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), .run = TRUE};
     char *folder = state_folder_new();
     g_autoptr(RmJournal) journal = journal_of(&row);
     g_autoptr(RmGuest) guest = waiting_guest(TRUE);
@@ -129,7 +130,7 @@ static void test_activate_fails(void)
 /* Its VMM is gone. Committed: the guest is lost with it, which nobody may call done, nor aborted. */
 static void test_vmm_gone(void)
 {
-    const Row open = {PATH(S(PRECOPY), S(PREPARED)), .gone = TRUE},
+    const Row open = {PATH(S(PRECOPY), S(SWITCHOVER)), .gone = TRUE},
               committed = {PATH(S(PRECOPY), S(COMMITTED)), .run = TRUE, .gone = TRUE},
               silent = {PATH(S(PRECOPY), S(COMMITTED)), .run = TRUE};
     char *folder = state_folder_new();
@@ -185,10 +186,10 @@ static void test_note(void)
         gboolean loaded;
         const char *calls; /* the last of them */
     } rows[] = {
-        {RM_STATE_PRECOPY, FALSE, "recall(" RM_GUEST_FAKE_NOTE ") put_back"},
-        {RM_STATE_CANCELLED, FALSE, "recall(" RM_GUEST_FAKE_NOTE ") put_back"},
+        {RM_STATE_PRECOPY, FALSE, "recall(" RM_GUEST_FAKE_NOTE ") put-back"},
+        {RM_STATE_CANCELLED, FALSE, "recall(" RM_GUEST_FAKE_NOTE ") put-back"},
         {RM_STATE_CANCELLED, TRUE, "load"},
-        {RM_STATE_COMMITTED, TRUE, "activate recall(" RM_GUEST_FAKE_NOTE ") put_back"},
+        {RM_STATE_COMMITTED, TRUE, "activate recall(" RM_GUEST_FAKE_NOTE ") put-back"},
     };
     for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
         char *folder = state_folder_new();
@@ -208,6 +209,100 @@ static void test_note(void)
     }
 }
 
+/* What is done is what the table says, whatever it says: the model has walked the table, not this code. */
+static void test_altered(void)
+{
+    const struct {
+        Row row; /* with what is to come of it */
+        RmState state;
+        RmEvent event;
+        RmState to;
+        unsigned duties;
+    } cases[] = {
+        {{PATH(S(PRECOPY), S(SWITCHOVER)), 1, 0, 1, S(FAILED), 0, 0},
+         S(SWITCHOVER),
+         RM_EVENT_SETTLE,
+         S(FAILED),
+         RM_DUTY(RECORD)},
+        {{PATH(S(PRECOPY), S(SWITCHOVER)), 1, 0, 1, S(CANCELLED), 1, 0},
+         S(SWITCHOVER),
+         RM_EVENT_SETTLE,
+         S(CANCELLED),
+         RM_DUTY(RECORD) | RM_DUTY(END_SPENT)},
+        {{PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), 1, 0, 1, S(COMMITTED), 0, 0},
+         S(COMMITTED),
+         RM_EVENT_SETTLE,
+         S(COMMITTED),
+         RM_DUTY(SYNC)},
+        {{PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), 1, 0, 1, S(COMMITTED), 0, 1},
+         S(COMMITTED),
+         RM_EVENT_ACTIVATED,
+         S(COMMITTED),
+         RM_DUTY(REPLY)},
+        {{PATH(S(PRECOPY), S(SWITCHOVER), S(FAILED)), 1, 0, 1, S(FAILED), 0, 0},
+         S(FAILED),
+         RM_EVENT_SETTLE,
+         S(FAILED),
+         0},
+    };
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        char *folder = state_folder_new();
+        g_autoptr(RmJournal) journal = journal_of(&cases[i].row);
+        g_autoptr(RmGuest) guest = waiting_guest(TRUE);
+        g_autoptr(GError) error = NULL;
+        RmState state;
+        Altered altered =
+            alter(RM_SIDE_DESTINATION, cases[i].state, cases[i].event, cases[i].to, cases[i].duties);
+        g_test_message("case %u", i);
+        rm_settle_destination(journal, guest, &state, &error);
+        put_right(altered);
+        g_assert_no_error(error);
+        g_assert_cmpint(latest(journal), ==, cases[i].row.expect);
+        g_assert_cmpint(rm_guest_fake_has_quit(guest), ==, cases[i].row.quit);
+        g_assert_cmpint(rm_guest_fake_run(guest) == RM_GUEST_RUNNING, ==, cases[i].row.runs);
+        state_folder_free(folder);
+    }
+}
+
+/* Without a row nothing is done, and that is said. A duty that is not one of this side's is none, either. */
+static void test_no_row(void)
+{
+    const Row committed = {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), .run = TRUE},
+              unknown = {PATH(S(PRECOPY), S(PREPARED))}; /* which is not recorded */
+    for (guint i = 0; i < 3; i++) {
+        char *folder = state_folder_new();
+        g_autoptr(RmJournal) journal = journal_of(i < 2 ? &committed : &unknown);
+        g_autoptr(RmGuest) guest = waiting_guest(TRUE);
+        g_autoptr(GError) error = NULL;
+        Altered altered = i == 0 ? take_away(RM_SIDE_DESTINATION, S(COMMITTED), RM_EVENT_SETTLE)
+                                 : alter(RM_SIDE_DESTINATION, S(COMMITTED), RM_EVENT_SETTLE, S(COMMITTED),
+                                         RM_DUTY(RESUME) | RM_DUTY(RUN));
+        g_assert_true(rm_settle_destination_due(journal)); /* so that it is told */
+        g_assert_false(rm_settle_destination(journal, guest, NULL, &error));
+        put_right(altered);
+        g_assert_cmpint(rm_error_reason(error), ==, i == 1 ? RM_REASON_INTERNAL : RM_REASON_JOURNAL);
+        g_assert_cmpint(latest(journal), ==, i < 2 ? S(COMMITTED) : S(PREPARED));
+        g_assert_cmpint(rm_guest_fake_run(guest), ==, RM_GUEST_PAUSED);
+        g_assert_false(rm_guest_fake_has_quit(guest));
+        state_folder_free(folder);
+    }
+}
+
+/* Only who holds the journal's lock may settle by it. */
+static void test_looked_after(void)
+{
+    const Row row = {PATH(S(PRECOPY), S(SWITCHOVER), S(COMMITTED)), .run = TRUE};
+    char *folder = state_folder_new();
+    g_autoptr(RmJournal) journal = journal_of(&row);
+    g_autoptr(RmJournal) other = rm_journal_open(RM_SIDE_DESTINATION, SESSION, NULL);
+    g_autoptr(RmGuest) guest = waiting_guest(TRUE);
+    g_autoptr(GError) error = NULL;
+    g_assert_false(rm_settle_destination(other, guest, NULL, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
+    g_assert_cmpint(rm_guest_fake_run(guest), ==, RM_GUEST_PAUSED);
+    state_folder_free(folder);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
@@ -217,5 +312,8 @@ int main(int argc, char **argv)
     g_test_add_func("/settle/vmm-gone", test_vmm_gone);
     g_test_add_func("/settle/burnt-but-running", test_burnt_but_running);
     g_test_add_func("/settle/note", test_note);
+    g_test_add_func("/settle/altered-table", test_altered);
+    g_test_add_func("/settle/no-row", test_no_row);
+    g_test_add_func("/settle/looked-after", test_looked_after);
     return g_test_run();
 }

@@ -46,7 +46,7 @@ static void test_handover(void)
     g_assert_true(destination->ops->activate(destination, &error) && source->ops->quit(source, &error));
     g_assert_cmpint(rm_guest_fake_run(destination), ==, RM_GUEST_RUNNING);
     g_assert_true(rm_guest_fake_has_quit(source));
-    g_assert_cmpstr(rm_guest_fake_calls(source), ==, "prepare_save save stop save quit");
+    g_assert_cmpstr(rm_guest_fake_calls(source), ==, "save stop save quit");
 }
 
 static void count_hook(RmGuest *guest, const char *op, gpointer data)

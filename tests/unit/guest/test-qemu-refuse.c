@@ -295,7 +295,8 @@ static void test_job_since(const Qemu *qemu)
     g_assert_true(guest->ops->prepare_save(guest, &error));
     vm_do(vm, "blockdev-mirror",
           "{\"job-id\": \"j0\", \"device\": \"d0\", \"target\": \"target\", \"sync\": \"full\"}");
-    g_assert_false(guest->ops->stop(guest, &error));
+    g_assert_true(guest->ops->stop(guest, &error));
+    g_assert_false(guest->ops->check_save(guest, &error));
     assert_reason(error, RM_REASON_BLOCK_JOB, "job j0 (mirror");
     vm_assert_status(vm, "paused"); /* not saved */
     g_clear_error(&error);

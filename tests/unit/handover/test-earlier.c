@@ -22,6 +22,7 @@ static const struct {
     RmState states[3];
     gboolean refused;
 } cases[] = {
+    {"source-attaching", RM_SIDE_SOURCE, {RM_STATE_ATTACHING}, FALSE}, /* settled by the way */
     {"source-precopy", RM_SIDE_SOURCE, {RM_STATE_PRECOPY}, TRUE},
     {"source-switchover", RM_SIDE_SOURCE, {RM_STATE_PRECOPY, RM_STATE_SWITCHOVER}, TRUE},
     {"source-committed", RM_SIDE_SOURCE, {RM_STATE_SWITCHOVER, RM_STATE_COMMITTED}, TRUE},
@@ -50,6 +51,18 @@ static void test_case(gconstpointer data)
     state_folder_free(folder);
 }
 
+/* Its daemon is at work. */
+static void test_looked_after(void)
+{
+    char *folder = state_folder_new();
+    RmJournal *journal = create(SESSION, RM_SIDE_SOURCE, RM_STATE_ATTACHING);
+    g_assert_true(refused(1));
+    g_assert_cmpint(latest(journal), ==, RM_STATE_ATTACHING);
+    rm_journal_close(journal);
+    g_assert_false(refused(1));
+    state_folder_free(folder);
+}
+
 static void test_no_sessions(void)
 {
     char *folder = state_folder_new();
@@ -61,6 +74,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/earlier/none", test_no_sessions);
+    g_test_add_func("/earlier/looked-after", test_looked_after);
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         g_autofree char *name = g_strdup_printf("/earlier/%s", cases[i].name);
         g_test_add_data_func(name, GUINT_TO_POINTER(i), test_case);

@@ -64,6 +64,8 @@ static RmGuardian *start(Rig *rig, RmJournal *journal, uint64_t max_pause_ms)
         .verb = VERB, .qmp_fd = rig->qmp[0], .journal = journal, .max_pause_ms = max_pause_ms};
     RmGuardian *guardian = rm_guardian_start(&params, &error);
     g_assert_no_error(error);
+    g_assert_true(rm_guardian_ready(guardian, &error));
+    g_assert_true(rm_guardian_ready(guardian, NULL));
     return guardian;
 }
 
@@ -277,6 +279,7 @@ static void test_end(void)
         close(rig.qmp[1]);
         state_folder_free(rig.folder);
     }
+    g_assert_true(rm_guardian_ready(NULL, NULL));
     rm_guardian_paused(NULL, TRUE);
     rm_guardian_end(NULL);
 }
@@ -288,8 +291,13 @@ static void test_no_start(void)
     char *folder = state_folder_new();
     g_autoptr(RmJournal) journal = create(SESSION, RM_SIDE_SOURCE, RM_STATE_SWITCHOVER);
     RmGuardianParams params = {.verb = "no-such-verb", .qmp_fd = STDERR_FILENO, .journal = journal};
-    g_assert_null(rm_guardian_start(&params, &error));
+    RmGuardian *guardian = rm_guardian_start(&params, &error);
+    g_assert_no_error(error);
+    g_assert_false(rm_guardian_ready(guardian, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_INTERNAL);
+    g_test_expect_message(G_LOG_DOMAIN, G_LOG_LEVEL_WARNING, "*has ended: nobody looks after the guest*");
+    rm_guardian_end(guardian);
+    g_test_assert_expected_messages();
     g_assert_cmpint(waitpid(-1, NULL, WNOHANG), ==, -1);
     state_folder_free(folder);
 }

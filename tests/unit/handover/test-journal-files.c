@@ -280,6 +280,65 @@ static void test_list_and_prune(void)
     state_folder_free(folder);
 }
 
+/* At the destination nothing can be done about a doubtful one; it goes as the others do, and no earlier. What
+ * its source hears is the same before and after. */
+static void test_prune_doubtful(void)
+{
+    static const char *const sessions[] = {"00000000-0000-4000-8000-000000000001",
+                                           "00000000-0000-4000-8000-000000000002"};
+    char *folder = state_folder_new();
+    for (guint i = 0; i < 2; i++) {
+        g_autoptr(RmJournal) journal = create(sessions[i], RM_SIDE_DESTINATION, RM_STATE_COMMITTED);
+        g_autofree char *path = file_path(folder, "destination", sessions[i]);
+        move(journal, ~0u, RM_STATE_DOUBTFUL, FALSE);
+        set_age(path, RM_JOURNAL_DAYS - 1 + 2 * (int)i);
+    }
+    rm_journal_prune(RM_SIDE_DESTINATION);
+    g_autoptr(GPtrArray) list = rm_journal_list(RM_SIDE_DESTINATION);
+    g_assert_cmpuint(list->len, ==, 1);
+    g_assert_cmpstr(list->pdata[0], ==, sessions[0]);
+    state_folder_free(folder);
+}
+
+static gboolean lists(pid_t pid, const char *session)
+{
+    g_autoptr(GPtrArray) list = rm_journal_list_of(RM_SIDE_SOURCE, pid);
+    for (guint i = 0; i < list->len; i++) {
+        if (strcmp(list->pdata[i], session) == 0)
+            return TRUE;
+    }
+    return FALSE;
+}
+
+/* One that can't be told must not be left out. */
+static void test_list_of(void)
+{
+    const char *odd = "00000000-0000-4000-8000-000000000002";
+    char *folder = state_folder_new();
+    rm_journal_close(create(SESSION, RM_SIDE_SOURCE, RM_STATE_SWITCHOVER)); /* of pid 1 */
+    g_assert_true(lists(1, SESSION));
+    g_assert_false(lists(11, SESSION));
+    g_assert_false(lists(getpid(), SESSION));
+    g_autofree char *path = file_path(folder, "source", odd);
+    g_autofree char *long_name = g_strnfill(10000, 'n');
+    const char *contents[] = {"", "no end of line", long_name};
+    for (guint i = 0; i < G_N_ELEMENTS(contents); i++) {
+        g_assert_true(g_file_set_contents(path, contents[i], -1, NULL));
+        g_assert_true(lists(getpid(), odd));
+    }
+    state_folder_free(folder);
+}
+
+static void test_volatile(void)
+{
+    g_setenv("RDMAMIG_STATE_DIR", "/dev/shm/rdmamig-unit-not-there/nor/this", TRUE);
+    g_autofree char *warning = rm_journal_volatile();
+    g_assert_nonnull(strstr(warning, "/dev/shm/rdmamig-unit-not-there/nor/this"));
+    g_setenv("RDMAMIG_STATE_DIR", "/sys/rdmamig", TRUE); /* not a disk, but not memory either */
+    g_assert_null(rm_journal_volatile());
+    g_unsetenv("RDMAMIG_STATE_DIR");
+}
+
 int main(int argc, char **argv)
 {
     g_setenv("RDMAMIG_FAULT", "journal-sync=committed", TRUE);
@@ -294,5 +353,8 @@ int main(int argc, char **argv)
     g_test_add_func("/journal-files/unusable-state-dir", test_unusable_state_dir);
     g_test_add_func("/journal-files/unrecordable", test_unrecordable);
     g_test_add_func("/journal-files/list-and-prune", test_list_and_prune);
+    g_test_add_func("/journal-files/prune-doubtful", test_prune_doubtful);
+    g_test_add_func("/journal-files/list-of", test_list_of);
+    g_test_add_func("/journal-files/volatile", test_volatile);
     return g_test_run();
 }

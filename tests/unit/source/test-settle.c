@@ -2,6 +2,7 @@
 /* Settling at the source: for each state in which a session can have been broken off. */
 #include "source/settle.h"
 
+#include "../handover/altered-table.h"
 #include "guest/fake.h"
 #include "oracle.h"
 
@@ -45,7 +46,7 @@ static Rig *rig_new(RmState state, const char *fate, gboolean done, gboolean was
                             .was_running = was_running,
                             .keep_source = keep};
     rm_journal_facts_stamp(&facts);
-    rig->journal = rm_journal_create(&facts, RM_STATE_PRECOPY, &rig->error);
+    rig->journal = rm_journal_create(&facts, RM_STATE_ATTACHING, &rig->error);
     g_assert_no_error(rig->error);
     g_free(facts.host_boot);
     rm_journal_move(rig->journal, ~0u, state, TRUE, NULL, FALSE, NULL, &rig->error);
@@ -89,10 +90,9 @@ static void test_table(void)
         RmGuestRun run;
         gboolean quit;
     } cases[] = {
-        {RM_STATE_PREPARED, "", 0, 0, 1, 0, RM_STATE_FAILED, RM_GUEST_RUNNING, 0},
         {RM_STATE_SWITCHOVER, "", 0, 0, 1, 0, RM_STATE_FAILED, RM_GUEST_RUNNING, 0},
         {RM_STATE_SWITCHOVER, "committed", 1, 0, 1, 0, RM_STATE_FAILED, RM_GUEST_RUNNING, 0}, /* not asked */
-        {RM_STATE_PREPARED, "", 0, 0, 0, 0, RM_STATE_FAILED, RM_GUEST_SAVED, 0},
+        {RM_STATE_SWITCHOVER, "", 0, 0, 0, 0, RM_STATE_FAILED, RM_GUEST_SAVED, 0},
         {RM_STATE_COMMITTED, "aborted", 0, 0, 1, 0, RM_STATE_FAILED, RM_GUEST_RUNNING, 0},
         {RM_STATE_DOUBTFUL, "aborted", 0, 0, 1, 0, RM_STATE_FAILED, RM_GUEST_RUNNING, 0},
         {RM_STATE_DOUBTFUL, "aborted", 1, 0, 1, 0, RM_STATE_FAILED, RM_GUEST_RUNNING, 0}, /* nonsense */
@@ -129,14 +129,18 @@ static void test_table(void)
             if (!cases[i].quit)
                 g_assert_cmpint(rm_guest_fake_run(rig->guest), ==, cases[i].run);
         }
+        /* A guest that was paused before is rolled back, too. */
+        gboolean rolled_back = strstr(rm_guest_fake_calls(rig->guest), "resume") != NULL;
+        g_assert_cmpint(rolled_back, ==,
+                        cases[i].expect == RM_STATE_FAILED && cases[i].state != RM_STATE_FAILED);
         rig_free(rig);
     }
 }
 
 /* Broken off before the guest was touched: not even a resume, which could undo an operator's pause. */
-static void test_precopy(void)
+static void test_untouched(void)
 {
-    Rig *rig = rig_new(RM_STATE_PRECOPY, "", FALSE, TRUE, FALSE);
+    Rig *rig = rig_new(RM_STATE_ATTACHING, "", FALSE, TRUE, FALSE);
     g_assert_true(settle(rig, FALSE));
     g_assert_cmpint(latest(rig->journal), ==, RM_STATE_FAILED);
     g_assert_null(strstr(rm_guest_fake_calls(rig->guest), "resume"));
@@ -146,10 +150,10 @@ static void test_precopy(void)
 /* What save() had noted comes back to the provider before it rolls back. */
 static void test_note(void)
 {
-    Rig *rig = rig_new(RM_STATE_PRECOPY, "", FALSE, TRUE, FALSE);
+    Rig *rig = rig_new(RM_STATE_ATTACHING, "", FALSE, TRUE, FALSE);
     rm_autojson note = json_tokener_parse(RM_GUEST_FAKE_NOTE);
     g_assert_true(rm_journal_move(rig->journal, ~0u, RM_STATE_SWITCHOVER, TRUE, note, FALSE, NULL, NULL));
-    g_assert_true(rm_journal_move(rig->journal, ~0u, RM_STATE_PREPARED, TRUE, NULL, FALSE, NULL, NULL));
+    g_assert_true(rm_journal_move(rig->journal, ~0u, RM_STATE_SWITCHOVER, TRUE, NULL, FALSE, NULL, NULL));
     g_assert_true(settle(rig, FALSE));
     g_assert_nonnull(strstr(rm_guest_fake_calls(rig->guest), "recall(" RM_GUEST_FAKE_NOTE ") resume"));
     rig_free(rig);
@@ -158,10 +162,10 @@ static void test_note(void)
 /* A roll-back that fails is no end: the next one tries again. */
 static void test_roll_back_fails(void)
 {
-    Rig *rig = rig_new(RM_STATE_PREPARED, "", FALSE, TRUE, FALSE);
+    Rig *rig = rig_new(RM_STATE_SWITCHOVER, "", FALSE, TRUE, FALSE);
     rm_guest_fake_fail(rig->guest, "resume", RM_REASON_RESUME);
     g_assert_false(settle(rig, FALSE));
-    g_assert_cmpint(latest(rig->journal), ==, RM_STATE_PREPARED);
+    g_assert_cmpint(latest(rig->journal), ==, RM_STATE_SWITCHOVER);
     g_assert_nonnull(strstr(rig->settled.next, "rdmamig resolve " SESSION));
     g_assert_true(settle(rig, FALSE));
     g_assert_cmpint(rm_guest_fake_run(rig->guest), ==, RM_GUEST_RUNNING);
@@ -189,7 +193,7 @@ static void test_vmm_gone(void)
         RmState expect;
         gboolean safe;
     } cases[] = {
-        {RM_STATE_PREPARED, "", FALSE, RM_STATE_FAILED, TRUE},
+        {RM_STATE_SWITCHOVER, "", FALSE, RM_STATE_FAILED, TRUE},
         {RM_STATE_COMMITTED, "aborted", FALSE, RM_STATE_FAILED, TRUE},
         {RM_STATE_COMMITTED, "committed", TRUE, RM_STATE_DONE, FALSE},
         {RM_STATE_COMMITTED, "committed", FALSE, RM_STATE_DONE, FALSE},
@@ -220,15 +224,108 @@ static void test_forced_is_recorded(void)
     rig_free(rig);
 }
 
+/* What is done is what the table says, whatever it says: the model has walked the table, not this code. */
+static void test_altered(void)
+{
+    const struct {
+        RmState state;
+        const char *fate;
+        gboolean done;
+        RmEvent event;
+        RmState to;
+        unsigned duties;
+        const char *calls; /* of these, and no other */
+        RmState expect;
+    } cases[] = {
+        {RM_STATE_SWITCHOVER, "", 0, RM_EVENT_SETTLE, RM_STATE_FAILED, RM_DUTY(RECORD), "", RM_STATE_FAILED},
+        {RM_STATE_SWITCHOVER, "", 0, RM_EVENT_SETTLE, RM_STATE_CANCELLED, RM_DUTY(RECORD) | RM_DUTY(RESUME),
+         "resume", RM_STATE_CANCELLED},
+        {RM_STATE_SWITCHOVER, "", 0, RM_EVENT_SETTLE, RM_STATE_FAILED, RM_DUTY(RESUME), "resume",
+         RM_STATE_SWITCHOVER},
+        {RM_STATE_COMMITTED, "committed", 1, RM_EVENT_FATE_DONE, RM_STATE_DONE, RM_DUTY(RECORD), "",
+         RM_STATE_DONE},
+        {RM_STATE_COMMITTED, "committed", 0, RM_EVENT_FATE_COMMITTED, RM_STATE_DONE,
+         RM_DUTY(RECORD) | RM_DUTY(END), "quit", RM_STATE_DONE},
+        {RM_STATE_COMMITTED, "aborted", 0, RM_EVENT_FATE_ABORTED, RM_STATE_FAILED, RM_DUTY(RECORD), "",
+         RM_STATE_FAILED},
+        {RM_STATE_COMMITTED, "aborted", 0, RM_EVENT_SETTLE, RM_STATE_FAILED, RM_DUTY(RECORD), "",
+         RM_STATE_FAILED}, /* not asked */
+        {RM_STATE_COMMITTED, "", 0, RM_EVENT_FATE_UNKNOWN, RM_STATE_FAILED, RM_DUTY(RECORD) | RM_DUTY(RESUME),
+         "resume", RM_STATE_FAILED},
+        {RM_STATE_DONE, "", 0, RM_EVENT_SETTLE, RM_STATE_DONE, 0, "", RM_STATE_DONE},
+    };
+    static const char *const watched[] = {"resume", "quit"};
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        Rig *rig = rig_new(cases[i].state, cases[i].fate, cases[i].done, TRUE, FALSE);
+        Altered altered = alter(RM_SIDE_SOURCE, cases[i].state, cases[i].event, cases[i].to, cases[i].duties);
+        g_test_message("case %u", i);
+        g_assert_true(settle(rig, FALSE));
+        put_right(altered);
+        g_assert_cmpint(latest(rig->journal), ==, cases[i].expect);
+        for (guint k = 0; k < G_N_ELEMENTS(watched); k++) {
+            gboolean called = strstr(rm_guest_fake_calls(rig->guest), watched[k]) != NULL;
+            g_assert_cmpint(called, ==, strcmp(cases[i].calls, watched[k]) == 0);
+        }
+        rig_free(rig);
+    }
+}
+
+/* Without a row nothing is done, and that is said; what comes before is no guide. */
+static void test_no_row(void)
+{
+    static const struct {
+        RmState state;
+        RmEvent event;
+        const char *fate;
+    } cases[] = {
+        {RM_STATE_SWITCHOVER, RM_EVENT_SETTLE, ""},
+        {RM_STATE_COMMITTED, RM_EVENT_SETTLE, "aborted"},
+        {RM_STATE_COMMITTED, RM_EVENT_FATE_ABORTED, "aborted"},
+        {RM_STATE_DOUBTFUL, RM_EVENT_FATE_UNKNOWN, "unknown"},
+        {RM_STATE_PREPARED, RM_EVENT_COUNT, ""}, /* a state that is not recorded */
+    };
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        Rig *rig = rig_new(cases[i].state, cases[i].fate, FALSE, TRUE, FALSE);
+        Altered altered;
+        if (cases[i].event != RM_EVENT_COUNT)
+            altered = take_away(RM_SIDE_SOURCE, cases[i].state, cases[i].event);
+        g_assert_false(settle(rig, TRUE));
+        if (cases[i].event != RM_EVENT_COUNT)
+            put_right(altered);
+        g_assert_cmpint(rm_error_reason(rig->error), ==, RM_REASON_JOURNAL);
+        g_assert_nonnull(strstr(rig->error->message, rm_state_name(cases[i].state)));
+        g_assert_cmpint(latest(rig->journal), ==, cases[i].state);
+        g_assert_null(strstr(rm_guest_fake_calls(rig->guest), "resume"));
+        rig_free(rig);
+    }
+}
+
+/* Only who holds the journal's lock may settle by it. */
+static void test_looked_after(void)
+{
+    Rig *rig = rig_new(RM_STATE_SWITCHOVER, "", FALSE, TRUE, FALSE);
+    g_autoptr(RmJournal) other = rm_journal_open(RM_SIDE_SOURCE, SESSION, NULL);
+    g_autoptr(GError) error = NULL;
+    g_auto(RmSettled) settled = {0};
+    g_assert_false(rm_settle_source(other, rig->guest, TRUE, 0, &settled, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
+    g_assert_cmpint(latest(rig->journal), ==, RM_STATE_SWITCHOVER);
+    g_assert_null(strstr(rm_guest_fake_calls(rig->guest), "resume"));
+    rig_free(rig);
+}
+
 int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/settle/table", test_table);
-    g_test_add_func("/settle/precopy", test_precopy);
+    g_test_add_func("/settle/untouched", test_untouched);
     g_test_add_func("/settle/note", test_note);
     g_test_add_func("/settle/roll-back-fails", test_roll_back_fails);
     g_test_add_func("/settle/old-vmm-runs", test_old_vmm_runs);
     g_test_add_func("/settle/vmm-gone", test_vmm_gone);
     g_test_add_func("/settle/forced", test_forced_is_recorded);
+    g_test_add_func("/settle/altered-table", test_altered);
+    g_test_add_func("/settle/no-row", test_no_row);
+    g_test_add_func("/settle/looked-after", test_looked_after);
     return g_test_run();
 }

@@ -229,7 +229,7 @@ static void test_prepared_while_running(void)
     g_auto(RmJournalRecord) record = {0};
     rm_guest_fake_fail(rig->session->guest, "stop", RM_REASON_QMP_UNREACHABLE);
     g_assert_false(rm_switchover_run(rig->session, &error));
-    g_assert_nonnull(strstr(rm_guest_fake_calls(rig->session->guest), "prepare_save stop"));
+    g_assert_nonnull(strstr(rm_guest_fake_calls(rig->session->guest), "prepare-save stop"));
     g_assert_true(rm_journal_read(rig->session->journal, &record, NULL));
     g_assert_cmpint(record.state, ==, RM_STATE_SWITCHOVER);
     g_assert_cmpstr(json_object_to_json_string_ext(record.note, JSON_C_TO_STRING_PLAIN), ==,
@@ -247,7 +247,8 @@ static void test_put_back_before_commit(void)
     g_autoptr(GError) error = NULL;
     rm_switchover_run(rig->session, &error);
     g_assert_no_error(error);
-    g_assert_true(g_str_has_suffix(rm_guest_fake_calls(rig->session->guest), "stop save put_back recheck"));
+    g_assert_true(
+        g_str_has_suffix(rm_guest_fake_calls(rig->session->guest), "stop check-save save put-back recheck"));
     rig_free(rig);
 }
 
