@@ -136,11 +136,11 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
  * QEMU has it as it was, even if we die after `commit`; and the preflight's checks again.
  *
  * Why these may come after the save, and after the last round. Nothing but `commit` lets the guest run there,
- * and it is not sent before the checks have passed. Whoever writes the guest's RAM unseen is found if he is
- * still there now; one who came and went was not found by an earlier look, either. A device, block or image
- * that was added while the guest ran is there still, for it is stopped. What would be harmed by the save
- * itself, check_save() has looked at. A check that fails costs the destination's QEMU, which is used up then,
- * and nothing here: the guest is rolled back as before the save. */
+ * and it is not sent before the checks have passed. A device, block or image that was added while the guest
+ * ran is there still, for it is stopped. Whoever writes the guest's RAM unseen is looked for at one moment:
+ * who ended before it is missed, be it at the stop or, as here, a fraction of a second later. What would be
+ * harmed by the save itself, check_save() has looked at. A check that fails costs the destination's QEMU,
+ * which is used up then, and nothing here: the guest is rolled back as before the save. */
 static gboolean look_again(RmSession *session, GError **error)
 {
     const RmGuestOps *ops = session->guest->ops;
