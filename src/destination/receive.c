@@ -9,6 +9,7 @@
 #include "control/json.h"
 #include "control/message.h"
 #include "destination/admit.h"
+#include "destination/compare.h"
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
@@ -216,37 +217,7 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
 {
-    g_autoptr(GArray) items = rm_verify_decode(message, receive->blocks, receive->chunk_size, error);
-    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    uint64_t block_index = UINT64_MAX;
-    if (items == NULL)
-        return FALSE;
-    if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
-        RmBlock *first = receive->blocks->pdata[0];
-        first->map[0] ^= 1;
-    }
-    json_object *differ = json_object_new_array();
-    for (guint i = 0; i < items->len; i++) {
-        const RmVerifyItem *item = &g_array_index(items, RmVerifyItem, i);
-        const RmBlock *block = receive->blocks->pdata[item->block];
-        if (item->block != block_index) {
-            g_array_set_size(extents, 0);
-            if (!rm_block_populated(block, extents, error)) {
-                json_object_put(differ);
-                return FALSE;
-            }
-            block_index = item->block;
-        }
-        RmDigest digest = rm_digest_range(block, extents, item->chunk * receive->chunk_size,
-                                          rm_chunk_length(block, receive->chunk_size, item->chunk));
-        if (digest.low != item->digest.low || digest.high != item->digest.high) {
-            json_object_array_add(differ, json_object_new_uint64(item->block));
-            json_object_array_add(differ, json_object_new_uint64(item->chunk));
-        }
-    }
-    json_object *reply = rm_json_message(RM_MSG_VERIFIED);
-    rm_json_add(reply, "differ", differ);
-    return rm_control_reply(receive->control, message, reply, error);
+    return rm_compare_digests(receive->control, message, receive->blocks, receive->chunk_size, error);
 }
 
 static gboolean on_state(Receive *receive, json_object *message, GError **error)

@@ -334,19 +334,6 @@ gboolean rm_qmp_run_with_fd(RmQmp *qmp, int fd, const char *command, json_object
     return run(qmp, fd, command, arguments, NULL, error);
 }
 
-gboolean rm_qmp_hmp(RmQmp *qmp, const char *line, char **ret_text, GError **error)
-{
-    json_object *arguments = json_object_new_object();
-    rm_json_add_string(arguments, "command-line", line);
-    rm_autojson reply = NULL;
-    const char *text;
-    if (!rm_qmp_run(qmp, "human-monitor-command", arguments, &reply, error) ||
-        !rm_json_string(reply, "return", &text, error))
-        return FALSE;
-    *ret_text = g_strdup(text);
-    return TRUE;
-}
-
 gboolean rm_qmp_receive(RmQmp *qmp, GError **error)
 {
     gboolean more = TRUE;

@@ -60,9 +60,6 @@ void rm_qmp_ahead(RmQmp *qmp, const char *command, const char *arguments);
 /* rm_qmp_run() with a descriptor passed along, for getfd. `fd` stays the caller's. */
 gboolean rm_qmp_run_with_fd(RmQmp *qmp, int fd, const char *command, json_object *arguments, GError **error);
 
-/* A line for the human monitor; ret_text (caller frees) is what it prints. */
-gboolean rm_qmp_hmp(RmQmp *qmp, const char *line, char **ret_text, GError **error);
-
 /* Takes in what QEMU has sent, without blocking. */
 gboolean rm_qmp_receive(RmQmp *qmp, GError **error);
 /* The oldest event not taken yet (caller puts), NULL if there is none. */
