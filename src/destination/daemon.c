@@ -18,6 +18,8 @@
 #define CONNECTIONS_MAX 512
 #define FDS_PER_CONNECTION 8
 #define CONNECTIONS_MIN 8
+/* A session has its connection, QEMU's, the journal, the guardian's, and the data channels. */
+#define FDS_PER_SESSION (32 + RM_CHANNELS_MAX)
 
 RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
@@ -37,6 +39,7 @@ void rm_daemon_free(RmDaemon *daemon)
         return;
     g_hash_table_unref(daemon->sessions);
     g_hash_table_unref(daemon->busy);
+    rm_gate_free(daemon->gate);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
     g_free(daemon->boot);
@@ -49,10 +52,21 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
 {
     g_mutex_lock(&daemon->lock);
     gboolean ok = !daemon->stopping && !g_hash_table_contains(daemon->sessions, session->id);
-    if (ok)
+    gboolean full = g_hash_table_size(daemon->sessions) >= daemon->sessions_max;
+    if (ok && !full)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
-    return ok || rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (!ok)
+        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (full)
+        return rm_fail(error, RM_REASON_LIMIT,
+                       "this destination has %u sessions, and takes no more at a time; send again when one "
+                       "has ended, or raise its --max-sessions",
+                       daemon->sessions_max);
+    if (rm_pass_identify(session->pass))
+        return TRUE;
+    rm_daemon_remove(daemon, session);
+    return rm_fail(error, RM_REASON_LIMIT, "a flood of connections closed this one before it was accepted");
 }
 
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)
@@ -95,7 +109,8 @@ static void end_session(RmDaemon *daemon, const char *id)
     g_mutex_unlock(&daemon->lock);
 }
 
-void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query)
+void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char *peer, RmControl *control,
+                            json_object *query)
 {
     const char *session, *token;
     RmFate fate;
@@ -104,7 +119,7 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
     if (!rm_json_string(query, "session", &session, &error) ||
         !rm_json_string(query, "token", &token, &error) ||
         !rm_fates_query(session, token, &fate, &done, &error)) {
-        g_warning("a query is not answered: %s", error->message);
+        rm_pass_failed(asker->pass, peer, "a query is not answered", error);
         rm_control_reply_failure(control, query, RM_MSG_ERROR, error, NULL);
         return;
     }
@@ -114,7 +129,11 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
     rm_json_add_string(reply, "fate", rm_fate_name(fate));
     rm_json_add_bool(reply, "done", done);
     rm_control_reply(control, query, reply, NULL);
-    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    if (fate != RM_FATE_UNKNOWN) /* so it showed its token */
+        g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    else
+        rm_log_rate_warn(&daemon->unknown, "%s asked after session %.40s, of which no journal is here", peer,
+                         session);
 }
 
 /* ---- connections ---- */
@@ -143,14 +162,22 @@ static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const
     return ok;
 }
 
-static void take_data(RmDaemon *daemon, GSocketConnection *connection, const char *peer)
+/* Identified before it is handed over: what is a session's the gate leaves alone. */
+static void take_data(RmDaemon *daemon, GSocketConnection *connection, const char *peer, RmPass *pass)
 {
     g_autoptr(GError) error = NULL;
     RmTcpPreamble preamble;
     GSocket *socket = g_socket_connection_get_socket(connection);
     if (!rm_tcp_preamble_receive(socket, HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
-        !hand_over(daemon, connection, &preamble, &error))
-        g_warning("%s: %s", peer, error->message);
+        (rm_pass_identify(pass) && !hand_over(daemon, connection, &preamble, &error)))
+        rm_pass_failed(pass, peer, "a data connection", error);
+}
+
+static void fail_garbage(RmPass *pass, const char *peer)
+{
+    g_autoptr(GError) error = NULL;
+    rm_fail(&error, RM_REASON_PROTOCOL, "something else than rdmamig speaks");
+    rm_pass_failed(pass, peer, "closed", error);
 }
 
 static char *peer_name(GSocketConnection *connection)
@@ -160,7 +187,7 @@ static char *peer_name(GSocketConnection *connection)
                            : g_strdup("a peer");
 }
 
-static void serve(RmDaemon *daemon, GSocketConnection *connection)
+static void serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pass)
 {
     GSocket *socket = g_socket_connection_get_socket(connection);
     g_autofree char *peer = peer_name(connection);
@@ -171,22 +198,26 @@ static void serve(RmDaemon *daemon, GSocketConnection *connection)
     gssize n = g_socket_receive_message(socket, NULL, &vector, 1, NULL, NULL, &flags, NULL, NULL);
     g_socket_set_timeout(socket, 0);
     if (n == 1 && first == '{')
-        rm_receive_run(daemon, G_IO_STREAM(connection), NULL, peer);
+        rm_receive_run(daemon, G_IO_STREAM(connection), NULL, peer, pass);
     else if (n == 1 && first == RM_TCP_MAGIC[0])
-        take_data(daemon, connection, peer);
+        take_data(daemon, connection, peer, pass);
+    else if (n == 1)
+        fail_garbage(pass, peer);
     else
-        g_debug("%s: a connection that is none of ours was closed", peer);
+        g_debug("%s: a connection that said nothing was closed", peer);
 }
 
 typedef struct {
     RmDaemon *daemon;
     GSocketConnection *connection;
+    RmPass *pass;
 } Caller;
 
 static gpointer caller_main(gpointer data)
 {
     Caller *caller = data;
-    serve(caller->daemon, caller->connection);
+    serve(caller->daemon, caller->connection, caller->pass);
+    rm_pass_leave(caller->pass);
     g_object_unref(caller->connection);
     g_atomic_int_add(&caller->daemon->connections, -1);
     g_free(caller);
@@ -201,9 +232,16 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
 {
     RmDaemon *daemon = data;
     g_autoptr(GError) error = NULL;
+    g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
+    int fd = g_socket_get_fd(g_socket_connection_get_socket(connection));
+    RmPass *pass = rm_gate_enter(daemon->gate, address, fd);
+    if (pass == NULL) {
+        g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
+        return TRUE;
+    }
     if (g_atomic_int_add(&daemon->connections, 1) < daemon->connections_max) {
         Caller *caller = g_new(Caller, 1);
-        *caller = (Caller){daemon, g_object_ref(connection)};
+        *caller = (Caller){daemon, g_object_ref(connection), pass};
         GThread *thread = g_thread_try_new("connection", caller_main, caller, &error);
         if (thread != NULL) {
             g_thread_unref(thread);
@@ -214,6 +252,7 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
         g_free(caller);
     }
     g_atomic_int_add(&daemon->connections, -1);
+    rm_pass_leave(pass);
     if (!daemon->full)
         g_warning("connections are being turned away: %s",
                   error != NULL ? error->message : "there are too many");
@@ -222,16 +261,30 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
     return TRUE;
 }
 
-/* As many connections as descriptors allow, of which the usual soft limit is far below what may be had. */
-static int connections_max(void)
+/* As many connections and sessions as descriptors allow, of which the usual soft limit is far below what may
+ * be had. */
+static void set_limits(RmDaemon *daemon)
 {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return CONNECTIONS_MIN;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 && getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return CONNECTIONS_MIN;
-    return (int)CLAMP(limit.rlim_cur / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
+    struct rlimit limit = {0};
+    RmGateLimits limits;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        rlim_t soft = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = soft;
+    }
+    guint64 descriptors = limit.rlim_cur, wanted = daemon->options->max_sessions;
+    daemon->connections_max = (int)CLAMP(descriptors / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
+    rm_gate_limits(&limits, (guint)daemon->connections_max);
+    daemon->gate = rm_gate_new(&limits, NULL);
+    guint64 others = limits.half_open * FDS_PER_CONNECTION;
+    guint64 possible = descriptors > others ? (descriptors - others) / FDS_PER_SESSION : 0;
+    daemon->sessions_max = (guint)CLAMP(possible, 1, wanted);
+    if (daemon->sessions_max < wanted)
+        g_warning("no more than %u sessions at a time: there are %" G_GUINT64_FORMAT
+                  " descriptors, and each of %" G_GUINT64_FORMAT " sessions may need %d; raise LimitNOFILE= "
+                  "(ulimit -Hn)",
+                  daemon->sessions_max, descriptors, wanted, FDS_PER_SESSION);
 }
 
 /* ---- listening ---- */
@@ -285,7 +338,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    daemon->connections_max = connections_max();
+    set_limits(daemon);
     rm_transports_probe("auto"); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);
     if (options->host != NULL) {

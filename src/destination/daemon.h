@@ -9,6 +9,7 @@
 #pragma once
 
 #include "control/channel.h"
+#include "destination/gate.h"
 #include "destination/options.h"
 #include "transport/transport.h"
 
@@ -21,6 +22,9 @@ typedef struct {
     int connections_max;            /* immutable once listening */
     int connections;                /* atomic: threads of connections */
     gboolean full;                  /* the main loop's: callers are being turned away */
+    guint sessions_max;             /* immutable once listening */
+    RmGate *gate;                   /* immutable once listening */
+    RmLogRate unknown;              /* of queries after sessions that no journal knows */
 
     GMutex lock;          /* all below */
     GCond idle;           /* signalled when a session ends */
@@ -35,6 +39,7 @@ typedef struct {
     uint8_t token[RM_TOKEN_BYTES];
     RmRx *rx;          /* NULL until data channels may come */
     GIOStream *stream; /* the control connection, borrowed: data channels must show the same certificate */
+    RmPass *pass;      /* of that connection, borrowed */
     GCancellable *cancel;
 } RmDaemonSession;
 
@@ -47,7 +52,8 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error);
 /* No new sessions; cancels those before `commit`, waits for all to end. */
 void rm_daemon_stop(RmDaemon *daemon);
 
-/* Used by sessions. Adding fails while stopping. */
+/* Used by sessions. Adding fails while stopping, and with reason limit beyond --max-sessions; from then on
+ * the connection is no longer half-open. */
 gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error);
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session);
 /* From here on data channels with the session's token go to `rx`; NULL: none any more. */
@@ -59,4 +65,5 @@ void rm_daemon_release(RmDaemon *daemon, const char *path);
 
 /* Answers a `query`, by the journal (fates.h); a session that is aborted by it is ended, with its connection.
  */
-void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query);
+void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char *peer, RmControl *control,
+                            json_object *query);

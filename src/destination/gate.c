@@ -42,6 +42,7 @@ struct RmPass {
 struct RmGate {
     RmGateLimits limits;   /* immutable */
     gint64 (*clock)(void); /* immutable */
+    RmLogRate strangers, refusals;
 
     GMutex lock; /* all below */
     GCond left;
@@ -379,29 +380,54 @@ void rm_pass_accepted(RmPass *pass)
     g_mutex_unlock(&pass->gate->lock);
 }
 
-void rm_pass_failed(RmPass *pass, RmReason reason)
+/* Whether it is one that nobody makes who means well, or has just set up a guest wrongly. */
+static gboolean is_strangers(RmReason reason)
+{
+    return reason == RM_REASON_PROTOCOL || reason == RM_REASON_TOKEN || reason == RM_REASON_TLS;
+}
+
+/* Under the lock. */
+static void block(RmGate *gate, Address *address, RmReason reason)
+{
+    const RmGateLimits *limits = &gate->limits;
+    address->blocked_until = gate->clock() + limits->block_us;
+    address->turned_away = 0;
+    gate->blocked++;
+    g_warning("%s: %u failures within a short time, the last one: %s; its connections are closed at once for "
+              "%u s",
+              address->name, limits->failures, rm_reason_name(reason),
+              (guint)(limits->block_us / G_USEC_PER_SEC));
+    sweep_later(gate);
+}
+
+void rm_pass_count_failure(RmPass *pass, RmReason reason)
 {
     RmGate *gate = pass->gate;
     Address *address = pass->address;
     const RmGateLimits *limits = &gate->limits;
-    if (reason != RM_REASON_PROTOCOL && reason != RM_REASON_TOKEN && reason != RM_REASON_TLS)
+    if (!is_strangers(reason))
         return;
     g_mutex_lock(&gate->lock);
     gint64 now = gate->clock();
-    gate->counts.failures++;
-    if (!pass->ended && /* by us: no wonder that it failed */
-        !rm_bucket_take(&address->full_at, now, limits->failures, limits->failure_us) &&
-        address->blocked_until == 0 && !is_exempt(address, now)) {
-        address->blocked_until = now + limits->block_us;
-        address->turned_away = 0;
-        gate->blocked++;
-        g_warning("%s: %u failures within a short time, the last one: %s; its connections are closed at once "
-                  "for %u s",
-                  address->name, limits->failures, rm_reason_name(reason),
-                  (guint)(limits->block_us / G_USEC_PER_SEC));
-        sweep_later(gate);
+    if (!pass->ended) { /* else it failed because of us */
+        gate->counts.failures++;
+        if (!rm_bucket_take(&address->full_at, now, limits->failures, limits->failure_us) &&
+            address->blocked_until == 0 && !is_exempt(address, now))
+            block(gate, address, reason);
     }
     g_mutex_unlock(&gate->lock);
+}
+
+void rm_pass_failed(RmPass *pass, const char *peer, const char *what, const GError *error)
+{
+    RmGate *gate = pass->gate;
+    RmReason reason = rm_error_reason(error);
+    if (reason == RM_REASON_PEER_LOST || reason == RM_REASON_CANCELLED)
+        g_debug("%s: %s: %s", peer, what, error->message);
+    else
+        rm_log_rate_warn(is_strangers(reason) ? &gate->strangers : &gate->refusals, "%s: %s: %s: %s", peer,
+                         what, rm_reason_name(reason), error->message);
+    rm_pass_count_failure(pass, reason);
 }
 
 void rm_pass_leave(RmPass *pass)

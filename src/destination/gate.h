@@ -78,8 +78,11 @@ void rm_pass_known(RmPass *pass);
 gboolean rm_pass_identify(RmPass *pass);
 /* Its session was accepted: until it ends, and for a while after, its address is not blocked. */
 void rm_pass_accepted(RmPass *pass);
-/* It failed for `reason`: counts if that is a stranger's (protocol, token-rejected, tls). */
-void rm_pass_failed(RmPass *pass, RmReason reason);
+/* It failed: counts if that is a stranger's failure (protocol, token-rejected, tls). */
+void rm_pass_count_failure(RmPass *pass, RmReason reason);
+/* The same, and a warning at a bounded rate, unless the peer just left. `peer` is what the log calls it,
+ * `what` what has failed. */
+void rm_pass_failed(RmPass *pass, const char *peer, const char *what, const GError *error);
 /* Its end: before or after the socket is closed. */
 void rm_pass_leave(RmPass *pass);
 

@@ -13,7 +13,8 @@ typedef struct {
     char **data_addresses;
     gboolean insecure;
     uint64_t min_chunk_size, max_chunk_size;
-    uint64_t max_pinned; /* bytes registered at a time, of one guest; 0: no bound */
+    uint64_t max_sessions; /* at a time */
+    uint64_t max_pinned;   /* bytes registered at a time, of one guest; 0: no bound */
     RmCommonOptions common;
 } RmListenOptions;
 

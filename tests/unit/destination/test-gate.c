@@ -192,7 +192,7 @@ static void fail(RmGate *gate, const char *from, RmReason reason, guint times)
     for (guint i = 0; i < times; i++) {
         Connection connection = come(gate, from);
         g_assert_nonnull(connection.pass);
-        rm_pass_failed(connection.pass, reason);
+        rm_pass_count_failure(connection.pass, reason);
         go(&connection);
     }
 }
@@ -221,7 +221,7 @@ static void test_block(void)
     g_assert_false(is_ended(&before)); /* what is in is in */
     other = come(gate, "10.0.0.2");
     g_assert_nonnull(other.pass);
-    rm_pass_failed(before.pass, RM_REASON_TOKEN); /* no second warning */
+    rm_pass_count_failure(before.pass, RM_REASON_TOKEN); /* no second warning */
     rm_gate_count(gate, &counts);
     g_assert_cmpuint(counts.turned_away, ==, 7);
     g_assert_cmpuint(counts.blocked, ==, 1);
@@ -236,6 +236,31 @@ static void test_block(void)
     fail(gate, "10.0.0.1", RM_REASON_TOKEN, 5); /* a fresh bucket */
     go(&before);
     go(&other);
+    rm_gate_free(gate);
+}
+
+/* A line for each failure, but not for ever. */
+static void test_log(void)
+{
+    RmGate *gate = rm_gate_new(&small, tell_time);
+    Connection connection = come(gate, "10.0.0.1");
+    rm_pass_identify(connection.pass);
+    rm_pass_accepted(connection.pass);
+    for (int i = 0; i < 1000; i++) {
+        g_autoptr(GError) error = g_error_new(RM_ERROR, RM_REASON_TOKEN, "wrong one");
+        if (i < 20)
+            expect(G_LOG_LEVEL_WARNING, "10.0.0.1:5: a query: token-rejected: wrong one");
+        rm_pass_failed(connection.pass, "10.0.0.1:5", "a query", error);
+        g_test_assert_expected_messages();
+    }
+    /* which is no reason to keep quiet about an operator's mistakes */
+    g_autoptr(GError) mistake = g_error_new(RM_ERROR, RM_REASON_MISMATCH, "no such block");
+    g_autoptr(GError) left = g_error_new(RM_ERROR, RM_REASON_PEER_LOST, "gone");
+    expect(G_LOG_LEVEL_WARNING, "10.0.0.1:5: refused: guest-mismatch: no such block");
+    rm_pass_failed(connection.pass, "10.0.0.1:5", "refused", mistake);
+    g_test_assert_expected_messages();
+    rm_pass_failed(connection.pass, "10.0.0.1:5", "refused", left);
+    go(&connection);
     rm_gate_free(gate);
 }
 
@@ -361,6 +386,7 @@ int main(int argc, char **argv)
     g_test_add_func("/gate/identified-are-safe", test_identified_are_safe);
     g_test_add_func("/gate/known", test_known);
     g_test_add_func("/gate/block", test_block);
+    g_test_add_func("/gate/log", test_log);
     g_test_add_func("/gate/slow-failures", test_slow_failures);
     g_test_add_func("/gate/sessions-are-not-blocked", test_sessions_are_not_blocked);
     g_test_add_func("/gate/forgetting", test_forgetting);
