@@ -59,6 +59,7 @@ struct RmGate {
 void rm_gate_limits(RmGateLimits *limits, guint connections)
 {
     guint half_open = CLAMP(connections / 4, HALF_OPEN_MIN, HALF_OPEN_MAX);
+    gint64 block_us = (gint64)rm_fault_number("block-for", 60) * G_USEC_PER_SEC;
     *limits = (RmGateLimits){
         .half_open = half_open,
         .half_open_of_address = half_open / 2,
@@ -66,9 +67,9 @@ void rm_gate_limits(RmGateLimits *limits, guint connections)
         .addresses = 1024,
         .failures = 100,
         .failure_us = G_USEC_PER_SEC,
-        .block_us = (gint64)rm_fault_number("block-for", 60) * G_USEC_PER_SEC,
+        .block_us = block_us,
         .grace_us = (gint64)600 * G_USEC_PER_SEC,
-        .quiet_us = 10 * G_USEC_PER_SEC,
+        .quiet_us = block_us / 6,
     };
 }
 
