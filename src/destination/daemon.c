@@ -18,6 +18,33 @@
 /* A session has its connection, QEMU's, the journal, the guardian's, and the data channels. */
 #define FDS_PER_SESSION (32 + RM_CHANNELS_MAX)
 
+/* As many connections and sessions as descriptors allow, of which the usual soft limit is far below what may
+ * be had. */
+static void set_limits(RmDaemon *daemon)
+{
+    struct rlimit limit = {0};
+    RmGateLimits limits;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        rlim_t soft = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = soft;
+    }
+    guint64 descriptors = limit.rlim_cur, wanted = daemon->options->max_sessions;
+    daemon->connections_max = (int)CLAMP(descriptors / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
+    rm_gate_limits(&limits, (guint)daemon->connections_max);
+    limits.tls = daemon->options->common.tls_creds != NULL;
+    daemon->gate = rm_gate_new(&limits, NULL);
+    guint64 others = limits.half_open * FDS_PER_CONNECTION;
+    guint64 possible = descriptors > others ? (descriptors - others) / FDS_PER_SESSION : 0;
+    daemon->sessions_max = (guint)CLAMP(possible, 1, wanted);
+    if (daemon->sessions_max < wanted)
+        g_warning("no more than %u sessions at a time: there are %" G_GUINT64_FORMAT
+                  " descriptors, and each of %" G_GUINT64_FORMAT " sessions may need %d; raise LimitNOFILE= "
+                  "(ulimit -Hn)",
+                  daemon->sessions_max, descriptors, wanted, FDS_PER_SESSION);
+}
+
 RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
     RmDaemon *daemon = g_new0(RmDaemon, 1);
@@ -27,6 +54,7 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
     g_cond_init(&daemon->idle);
     daemon->sessions = g_hash_table_new(g_str_hash, g_str_equal);
     daemon->busy = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    set_limits(daemon);
     return daemon;
 }
 
@@ -216,33 +244,6 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
     return TRUE;
 }
 
-/* As many connections and sessions as descriptors allow, of which the usual soft limit is far below what may
- * be had. */
-static void set_limits(RmDaemon *daemon)
-{
-    struct rlimit limit = {0};
-    RmGateLimits limits;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        rlim_t soft = limit.rlim_cur;
-        limit.rlim_cur = limit.rlim_max;
-        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-            limit.rlim_cur = soft;
-    }
-    guint64 descriptors = limit.rlim_cur, wanted = daemon->options->max_sessions;
-    daemon->connections_max = (int)CLAMP(descriptors / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
-    rm_gate_limits(&limits, (guint)daemon->connections_max);
-    limits.tls = daemon->options->common.tls_creds != NULL;
-    daemon->gate = rm_gate_new(&limits, NULL);
-    guint64 others = limits.half_open * FDS_PER_CONNECTION;
-    guint64 possible = descriptors > others ? (descriptors - others) / FDS_PER_SESSION : 0;
-    daemon->sessions_max = (guint)CLAMP(possible, 1, wanted);
-    if (daemon->sessions_max < wanted)
-        g_warning("no more than %u sessions at a time: there are %" G_GUINT64_FORMAT
-                  " descriptors, and each of %" G_GUINT64_FORMAT " sessions may need %d; raise LimitNOFILE= "
-                  "(ulimit -Hn)",
-                  daemon->sessions_max, descriptors, wanted, FDS_PER_SESSION);
-}
-
 /* ---- listening ---- */
 
 static gboolean add_address(GSocketService *service, GSocketAddress *address, uint16_t *ret_port,
@@ -307,7 +308,6 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    set_limits(daemon);
     if (!rm_daemon_reload(daemon, error))
         return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */

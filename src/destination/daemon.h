@@ -18,11 +18,11 @@ typedef struct {
     const RmListenOptions *options; /* immutable */
     char *boot;                     /* immutable: this instance's UUID */
     uint16_t port;                  /* immutable once listening */
-    int connections_max;            /* immutable once listening */
+    int connections_max;            /* immutable */
     int connections;                /* atomic: threads of connections */
     gboolean full;                  /* the main loop's: callers are being turned away */
-    guint sessions_max;             /* immutable once listening */
-    RmGate *gate;                   /* immutable once listening */
+    guint sessions_max;             /* immutable */
+    RmGate *gate;                   /* immutable */
     RmLogRate unknown;              /* of queries after sessions that no journal knows */
 
     GMutex lock;          /* all below */
@@ -44,6 +44,7 @@ typedef struct {
     GCancellable *cancel;
 } RmDaemonSession;
 
+/* Raises this process' limit of descriptors, which bounds connections and sessions, as far as it may. */
 RmDaemon *rm_daemon_new(const RmListenOptions *options);
 void rm_daemon_free(RmDaemon *daemon);
 
