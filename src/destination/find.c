@@ -5,6 +5,7 @@
 #include "common/autoptr.h"
 #include "common/privileges.h"
 #include "common/reason.h"
+#include "handover/scope.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -141,6 +142,17 @@ static char *read_path(int fd, GCancellable *cancel, GError **error)
     return NULL;
 }
 
+/* The QEMU is to outlive what is done to the daemon's service as a whole; best effort. One that its command
+ * has put somewhere else stays there. */
+static void give_scope(const RmHello *hello, pid_t pid)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *name = g_strdup_printf("rdmamig-guest-%s.scope", hello->session);
+    g_autofree char *description = g_strdup_printf("QEMU of migration %s", hello->session);
+    if (rm_scope_is_ours(pid) && !rm_scope_enter(name, description, pid, &error))
+        g_debug("no scope of its own for QEMU (pid %d): %s", (int)pid, error->message);
+}
+
 static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
                       GError **error)
 {
@@ -167,6 +179,7 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s",
                        why);
     ret_found->started = TRUE;
+    give_scope(hello, ret_found->info->pid);
     return TRUE;
 }
 

@@ -4,6 +4,7 @@
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import stat
@@ -30,13 +31,14 @@ SLOW = "--max-bandwidth", "20M", "--downtime-limit", "2s"
 def systemctl(*words, check=True):
     done = subprocess.run(["systemctl", *map(str, words)], capture_output=True, text=True, timeout=4 * PATIENCE)
     if check and done.returncode != 0:
-        raise AssertionError(f"systemctl {words}: {done.stdout}{done.stderr}\n{journal()}")
+        raise AssertionError(f"systemctl {words}: {done.stdout}{done.stderr}")
     return done.stdout.strip()
 
 
-def journal(lines=60):
-    return subprocess.run(["journalctl", "-q", "--no-pager", "-o", "cat", "-n", str(lines), "-u", "rdmamigd"],
-                          capture_output=True, text=True).stdout
+def journal():
+    """What the daemon that runs, or was started last by Service.start(), has said."""
+    words = ["journalctl", "-q", "--no-pager", "-o", "cat", f"_SYSTEMD_INVOCATION_ID={show('InvocationID') or Service.invocation}"]
+    return subprocess.run(words, capture_output=True, text=True).stdout
 
 
 def show(name):
@@ -49,6 +51,7 @@ def cgroup_of(pid):
 
 class Service(Case):
     """The daemon is the unit's; sources, QEMUs and `rdmamig send` are the test's own."""
+    invocation = ""
 
     def setUp(self):
         super().setUp()
@@ -74,6 +77,7 @@ class Service(Case):
     def start(self, *options, **keywords):
         self.configure(*options, **keywords)
         systemctl("start", "rdmamigd")
+        Service.invocation = show("InvocationID")
 
     def release(self):
         (self.folder / "hold").unlink(missing_ok=True)
@@ -98,6 +102,13 @@ class Service(Case):
     def wait_stopped(self):
         wait_until(lambda: show("ActiveState") in ("inactive", "failed"), "the unit is inactive")
         self.assertEqual(show("Result"), "success", journal())
+
+    def guardians(self):
+        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm")
+                if path.read_text() == "rdmamig-guard\n"]
+
+    def wait_held(self, fault):
+        wait_until(lambda: f"fault point {fault}" in journal(), f"{fault} is reached")
 
     def running(self, *qemus):
         return [qemu.name for qemu in qemus if qemu.alive() and qemu.qmp("query-status")["running"]]
@@ -136,10 +147,6 @@ class Unit(Service):
         target.assert_runs()
         self.assertTrue(RUN.is_dir())
         self.assert_modes()
-
-    def guardians(self):
-        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/comm")
-                if path.read_text() == "rdmamig-guard\n"]
 
     def assert_limits(self, pid):
         """As the unit says, or as far as systemd may go where it lacks CAP_SYS_RESOURCE."""
@@ -201,6 +208,182 @@ class Unit(Service):
         unit = re.search(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.M)[1].split()
         table = {f"CAP_{name}" for name, row in rights_table().items() if row["daemon"] != "no"}
         self.assertEqual(set(unit), table)
+
+
+class Stop(Service):
+    """systemctl stop in the middle of a migration: before `commit` the guest goes on at the source, afterwards it arrives."""
+
+    def cut_short(self, source, target, send):
+        """The session is held somewhere before `commit`, or in pre-copy."""
+        self.begin_stop()
+        self.release()
+        code, result = send.finish()
+        self.assertIn(code, (FAILED, CANCELLED), send.explain() + journal())
+        self.assertEqual(result["owner"], "source")
+        self.wait_stopped()
+        self.assert_source_has_it(source, target)
+        self.assert_counted_on(source)
+
+    def test_before_commit(self):
+        source, target = self.small_pair()
+        for fault in (None, "destination-load", "state-prepared"):
+            with self.subTest(fault=fault or "pre-copy"):
+                if not target.alive():
+                    target = Qemu(self, "target", incoming=True, rams=(64,))
+                self.start("--qmp", target.path, fault=fault)
+                send = self.begin(source, *(() if fault else SLOW))
+                if fault:
+                    self.wait_held(fault)
+                else:
+                    send.wait_precopy()
+                self.cut_short(source, target, send)
+                # A QEMU whose load was tried is used up; another waits on.
+                wait_until(lambda: not fault or not target.alive(), "the burnt QEMU ends")
+                self.assertEqual(target.alive(), not fault)
+        target = target if target.alive() else Qemu(self, "target", incoming=True, rams=(64,))
+        self.start("--qmp", target.path)
+        self.assertEqual(self.begin(source).finish()[0], DONE)
+        self.assertEqual(self.running(source, target), [target.name])
+
+    def test_past_commit(self):
+        """`commit` is recorded and the guest does not run yet: it arrives, however often it is told to stop."""
+        source, target = self.small_pair()
+        self.start("--qmp", target.path, fault="destination-committed")
+        send = self.begin(source)
+        self.wait_held("destination-committed")
+        pid = self.main_pid()
+        self.begin_stop()
+        other = Qemu(self, "other", rams=(64,), guest={"last": 5 * MIB}, guest_name="other")
+        late = Send(self, other, self.address)
+        code, result = late.finish()
+        self.assertEqual((code, result["reason"]), (REFUSED, "limit"), late.explain() + journal())
+        self.assertIn("is stopping and takes no new sessions", result["detail"])
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+        wait_until(lambda: "Stopping; no new sessions: 1 session" in show("StatusText"), "the status says so")
+        self.assertEqual((show("ActiveState"), self.main_pid()), ("deactivating", pid))
+        self.assertEqual(self.running(source, target), [])
+        self.release()
+        self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
+        self.wait_stopped()
+        self.assertEqual(journal().count("stopping: no new sessions"), 1)
+        self.assertFalse(source.alive())
+        target.assert_runs()
+        self.assert_counted_on(source, target)
+
+    def test_more_time_than_the_unit_gives(self):
+        """It asks for it: the stop takes longer than TimeoutStopSec, and is a clean one."""
+        source, target = self.small_pair()
+        self.start("--qmp", target.path, fault="destination-committed", unit=("TimeoutStopSec=2",))
+        send = self.begin(source)
+        self.wait_held("destination-committed")
+        self.begin_stop()
+        time.sleep(4)
+        self.assertEqual(show("ActiveState"), "deactivating")
+        self.release()
+        self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
+        self.wait_stopped()
+        target.assert_runs()
+
+
+class Restart(Service):
+    """What is in the unit's control group, and must outlive the daemon: guardians, and QEMUs that --exec started."""
+
+    def exec_command(self, target):
+        """A script that starts `target`, as --exec wants it."""
+        script = self.folder / "start-qemu"
+        words = " ".join(map(shlex.quote, map(str, target.command)))
+        script.write_text(f"#!/bin/sh\numask >{self.folder}/umask\n{words} </dev/null >/dev/null 2>&1 &\n"
+                          f"echo $! >{self.folder}/qemu.pid\necho {target.path}\n")
+        script.chmod(0o700)
+        return script
+
+    def adopt(self, target):
+        pid = int(wait_until(lambda: (self.folder / "qemu.pid").exists() and (self.folder / "qemu.pid").read_text().strip(),
+                             "--exec starts QEMU"))
+        target.adopt(pid)
+
+    def begin_into_exec(self, *options, fault=None):
+        source = Qemu(self, "source", rams=(64,), guest={"last": 5 * MIB})
+        source.wait_letters()
+        target = Qemu(self, "target", incoming=True, rams=(64,), start=False)
+        self.start("--exec", self.exec_command(target), fault=fault)
+        send = self.begin(source, *options)
+        self.adopt(target)
+        return source, target, send
+
+    def test_restart_with_a_qemu_of_exec(self):
+        source, target, send = self.begin_into_exec()
+        self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
+        self.assertRegex(cgroup_of(target.pid), r"/rdmamig-guest-[-0-9a-f]+\.scope$")
+        self.assertEqual((self.folder / "umask").read_text(), "0022\n")
+        target.assert_runs()
+        before = self.main_pid()
+        systemctl("restart", "rdmamigd")
+        self.assertNotEqual(self.main_pid(), before)
+        self.assertNotIn("left-over", journal())
+        target.assert_runs()
+        self.assert_counted_on(source, target)
+
+    def test_without_scopes(self):
+        """systemd can't be asked, since there is no bus: KillMode=process leaves the QEMU alone, and so does the next start."""
+        systemctl("stop", "dbus.socket", "dbus.service")
+        self.addCleanup(systemctl, "start", "dbus.socket")
+        source, target, send = self.begin_into_exec()
+        self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
+        self.assertTrue(cgroup_of(target.pid).endswith("/rdmamigd.service"))
+        systemctl("restart", "rdmamigd")
+        systemctl("stop", "rdmamigd")
+        target.assert_runs()
+        self.assertTrue(cgroup_of(target.pid).endswith("/rdmamigd.service"))
+        self.assert_counted_on(source, target)
+
+    def test_killed(self):
+        """kill -9 past `commit`: the guardian lets the guest run, and systemd starts the daemon again."""
+        source, target, send = self.begin_into_exec("--keep-source", fault="destination-committed")
+        self.wait_held("destination-committed")
+        for pid in self.guardians():
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"rdmamigd"):
+                wait_until(lambda: cgroup_of(pid).endswith(".scope"), "the guardian has a scope")
+        before = self.main_pid()
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: self.running(target), "the guest runs")
+        wait_until(lambda: self.main_pid() not in (0, before) and show("ActiveState") == "active", "the daemon is back")
+        self.assertEqual(show("NRestarts"), "1")
+        send.finish()
+        self.assertEqual(self.running(source, target), [target.name])
+        target.assert_runs()
+        self.assert_counted_on(source, target)
+
+    def test_service_killed_as_a_whole(self):
+        """systemctl kill, which means all of the control group: the QEMU and the guardian are not in it."""
+        source, target, send = self.begin_into_exec("--keep-source", fault="destination-committed")
+        self.wait_held("destination-committed")
+        wait_until(lambda: all(cgroup_of(pid).endswith(".scope") for pid in self.guardians()
+                               if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"rdmamigd")), "scopes")
+        systemctl("kill", "--signal=KILL", "rdmamigd")
+        wait_until(lambda: self.running(target), "the guest runs")
+        send.finish()
+        self.assertEqual(self.running(source, target), [target.name])
+        target.assert_runs()
+
+
+class Terminal(Service):
+    """rdmamigd by hand, in the foreground."""
+
+    def test_lost(self):
+        """SIGHUP because the terminal has gone is as SIGTERM."""
+        pid, terminal = os.forkpty()
+        if pid == 0:
+            os.execve(RDMAMIGD, [str(RDMAMIGD), f"--listen={self.address}", "--qmp", "/nowhere"], self.env)
+        output = b""
+        while b"listening" not in output:
+            output += os.read(terminal, 4096)
+        os.kill(pid, signal.SIGHUP)  # not lost: a wish to reload
+        while b"reloaded" not in output:
+            output += os.read(terminal, 4096)
+        os.close(terminal)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
 
 
 def rights_table():
