@@ -41,6 +41,8 @@ static const struct {
     {CAP_CHECKPOINT_RESTORE, MIGRATES, 0},
     /* RDMA: to register more than RLIMIT_MEMLOCK */
     {CAP_IPC_LOCK, MIGRATES, 0},
+    /* --listen on a port below 1024; that of RDMA is opened with the first session */
+    {CAP_NET_BIND_SERVICE, BIT(DAEMON), 0},
     /* to read the seccomp filters of a VMM before a system call is made in it: the attaching thread's, for a
      * moment */
     {CAP_SYS_ADMIN, 0, BIT(SEND)},

@@ -18,7 +18,6 @@
 #include "memory/chunk.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 /* Of a source that is alive, which its keep-alives show: it looks at its guest before it says hello, and that
  * takes a while on a busy host. */
@@ -117,9 +116,10 @@ static void report_accepted(const Receive *receive, const char *peer)
 {
     const RmAccept *accept = receive->accept;
     g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-              " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+              " channels, chunks of %" G_GUINT64_FORMAT " MiB, %s%s",
               receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
-              accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
+              accept->channels, accept->chunk_size >> 20, rm_admit_data_kind(receive->entry.stream, accept),
+              receive->dry_run ? ", checks only" : "");
 }
 
 /* Ends everything that writes RAM: the load reads and writes it itself. */
@@ -228,13 +228,10 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     if (receive->state != NULL || length == 0 || length > RM_STATE_MAX)
         return rm_fail(error, RM_REASON_PROTOCOL,
                        "impossible announcement of %" G_GUINT64_FORMAT " bytes of state", length);
-    uint64_t size = (length + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1);
-    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED)
+    receive->state = rm_block_new_anonymous("device-state", length);
+    if (receive->state == NULL)
         return rm_fail(error, RM_REASON_MEMORY_SHORT,
                        "no memory for %" G_GUINT64_FORMAT " bytes of device state", length);
-    receive->state = rm_block_new("device-state", size);
-    receive->state->map = map;
     receive->state_length = length;
     receive->rx->ops->add_block(receive->rx, receive->state);
     rm_registrar_add_block(receive->registrar, receive->state);
@@ -423,8 +420,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_token_format(receive->entry.token);
-    if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
-        g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
+    rm_admit_features(receive->daemon->options, hello, receive->entry.stream, accept);
+    receive->entry.plain_data = rm_has_name(accept->features, RM_FEATURE_PLAIN_DATA);
     /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error))
         return FALSE;

@@ -101,13 +101,17 @@ void rm_service_ready(RmService *service)
     sd_notify(0, "READY=1");
 }
 
-void rm_service_reloading(G_GNUC_UNUSED RmService *service)
+void rm_service_reloading(RmService *service)
 {
+    if (service->phase != SERVING)
+        return;
     sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" G_GINT64_FORMAT, g_get_monotonic_time());
 }
 
-void rm_service_reloaded(G_GNUC_UNUSED RmService *service)
+void rm_service_reloaded(RmService *service)
 {
+    if (service->phase != SERVING)
+        return;
     sd_notify(0, "READY=1");
 }
 

@@ -21,7 +21,7 @@ from lib import (BUILD, CANCELLED, DONE, FAILED, MIB, PATIENCE, RDMAMIG, RDMAMIG
 UNIT = BUILD / "contrib/systemd/rdmamigd.service"
 DROP_IN = container.UNITS / "rdmamigd.service.d/test.conf"
 STATE, RUN = Path("/var/lib/rdmamig"), Path("/run/rdmamig")
-NUMBERS = {"DAC_OVERRIDE": 1, "IPC_LOCK": 14, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYS_RESOURCE": 24,
+NUMBERS = {"DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "IPC_LOCK": 14, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "SYS_RESOURCE": 24,
            "CHECKPOINT_RESTORE": 40}  # linux/capability.h
 # What root has here: some containers and VMs lack one or the other.
 BOUNDING = int(re.search(r"^CapBnd:\t(\w+)$", Path("/proc/self/status").read_text(), re.M)[1], 16)
