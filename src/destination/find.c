@@ -113,16 +113,15 @@ static void reap(GPid pid, int status, gpointer data)
     g_spawn_close_pid(pid);
 }
 
-/* The first line that the command prints, within the time. */
-static char *read_path(int fd, GCancellable *cancel, GError **error)
+/* The first line that the command prints, within the time; also of a session that has been cancelled
+ * meanwhile, for whoever starts a QEMU has to know of it to end it. */
+static char *read_path(int fd, GError **error)
 {
     g_autoptr(GString) line = g_string_new(NULL);
     int64_t deadline = g_get_monotonic_time() + EXEC_WAIT_MS * 1000;
     while (line->len < EXEC_LINE_MAX) {
         struct pollfd event = {.fd = fd, .events = POLLIN};
         char c;
-        if (g_cancellable_set_error_if_cancelled(cancel, error))
-            return NULL;
         if (g_get_monotonic_time() > deadline) {
             rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec printed no QMP path within %d s",
                     EXEC_WAIT_MS / 1000);
@@ -153,6 +152,18 @@ static void give_scope(const RmHello *hello, pid_t pid)
         g_debug("no scope of its own for QEMU (pid %d): %s", (int)pid, error->message);
 }
 
+/* The session was cancelled while its QEMU was being started. Nothing but one that waits for a guest. */
+static void end_unwanted(const char *path)
+{
+    g_autoptr(GError) error = NULL;
+    RmGuestRun run;
+    g_autoptr(RmGuest) guest = rm_guest_qemu_new(path, QMP_TIMEOUT_MS, NULL, &error);
+    if (guest != NULL && guest->ops->run_state(guest, &run, &error) && run != RM_GUEST_WAITING)
+        return;
+    if (error != NULL || !guest->ops->quit(guest, &error))
+        g_warning("%s: a QEMU that --exec started for nothing may be left: %s", path, error->message);
+}
+
 static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
                       GError **error)
 {
@@ -168,14 +179,17 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
                                   &pid, NULL, &output, NULL, &problem))
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec: %s", problem->message);
     g_child_watch_add(pid, reap, NULL);
-    g_autofree char *path = read_path(output, cancel, error);
+    g_autofree char *path = read_path(output, error);
     g_autofree char *why = NULL;
     if (path == NULL)
         return FALSE;
     /* It prints the path when it has started QEMU; the socket may need a moment. */
     for (int i = 0; i < 50 && !g_file_test(path, G_FILE_TEST_EXISTS); i++)
         g_usleep(100000);
-    if (try_path(daemon, path, hello, cancel, TRUE, ret_found, &why) < 0)
+    gboolean usable = try_path(daemon, path, hello, cancel, TRUE, ret_found, &why) >= 0;
+    if (!usable && g_cancellable_is_cancelled(cancel))
+        end_unwanted(path);
+    if (!usable)
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s",
                        why);
     ret_found->started = TRUE;

@@ -289,11 +289,11 @@ class Stop(Service):
 class Restart(Service):
     """What is in the unit's control group, and must outlive the daemon: guardians, and QEMUs that --exec started."""
 
-    def exec_command(self, target):
+    def exec_command(self, target, delay=0):
         """A script that starts `target`, as --exec wants it."""
         script = self.folder / "start-qemu"
         words = " ".join(map(shlex.quote, map(str, target.command)))
-        script.write_text(f"#!/bin/sh\numask >{self.folder}/umask\n{words} </dev/null >/dev/null 2>&1 &\n"
+        script.write_text(f"#!/bin/sh\numask >{self.folder}/umask\nsleep {delay}\n{words} </dev/null >/dev/null 2>&1 &\n"
                           f"echo $! >{self.folder}/qemu.pid\necho {target.path}\n")
         script.chmod(0o700)
         return script
@@ -302,6 +302,21 @@ class Restart(Service):
         pid = int(wait_until(lambda: (self.folder / "qemu.pid").exists() and (self.folder / "qemu.pid").read_text().strip(),
                              "--exec starts QEMU"))
         target.adopt(pid)
+
+    def test_stopped_while_exec_starts_a_qemu(self):
+        """It is waited for, to be ended: nobody else knows of it."""
+        source = Qemu(self, "source", rams=(64,), guest={"last": 5 * MIB})
+        source.wait_letters()
+        target = Qemu(self, "target", incoming=True, rams=(64,), start=False)
+        self.start("--exec", self.exec_command(target, delay=2))
+        send = self.begin(source)
+        wait_until((self.folder / "umask").exists, "the command runs")
+        self.begin_stop()
+        self.assertNotEqual(send.finish()[0], DONE)
+        self.wait_stopped()
+        pid = (self.folder / "qemu.pid").read_text().strip()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the QEMU is ended")
+        source.assert_runs()
 
     def begin_into_exec(self, *options, fault=None):
         source = Qemu(self, "source", rams=(64,), guest={"last": 5 * MIB})
