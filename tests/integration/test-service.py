@@ -168,9 +168,8 @@ class Unit(Service):
                 expected = sum(1 << number for name, number in NUMBERS.items() if BOUNDING >> number & 1 and table[name][program] in wanted)
                 self.assertEqual(int(status[key], 16), expected, f"{key} of {program}, {(task / 'comm').read_text()}")
             self.assertEqual(int(status["CapInh"], 16), 0)
-            # A guardian's is its daemon's.
-            allowed = sum(1 << number for name, number in NUMBERS.items()
-                          if table[name]["send" if program == "guardian" else program] != "no")
+            of = ("send", "daemon") if program == "guardian" else (program,)  # a guardian's is its daemon's
+            allowed = sum(1 << number for name, number in NUMBERS.items() if any(table[name][who] != "no" for who in of))
             self.assertEqual(int(status["CapBnd"], 16) & ~allowed, 0, f"CapBnd of {program}")
             self.assertEqual(status["NoNewPrivs"], "1")
 
