@@ -11,11 +11,10 @@ import stat
 import subprocess
 import sys
 import time
-import unittest
 from pathlib import Path
 
 import container
-from lib import (BUILD, CANCELLED, DONE, FAILED, MIB, PATIENCE, RDMAMIG, RDMAMIGD, REFUSED, ROOT, Case, Qemu, Send, free_port,
+from lib import (BUILD, CANCELLED, DONE, FAILED, MIB, PATIENCE, RDMAMIGD, REFUSED, ROOT, Case, Process, Qemu, Send, free_port,
                  run, wait_until)
 
 UNIT = BUILD / "contrib/systemd/rdmamigd.service"
@@ -25,6 +24,7 @@ NUMBERS = {"DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "IPC_LOCK": 14, "SYS_PTRAC
            "CHECKPOINT_RESTORE": 40}  # linux/capability.h
 # What root has here: some containers and VMs lack one or the other.
 BOUNDING = int(re.search(r"^CapBnd:\t(\w+)$", Path("/proc/self/status").read_text(), re.M)[1], 16)
+NOBODY = 65534
 SLOW = "--max-bandwidth", "20M", "--downtime-limit", "2s"
 
 
@@ -379,6 +379,36 @@ class Restart(Service):
         wait_until(lambda: self.running(target), "the guest runs")
         send.finish()
         self.assertEqual(self.running(source, target), [target.name])
+        target.assert_runs()
+
+
+class OtherUser(Service):
+    """What is kept of root's rights is enough for QEMUs of another user, the source's in a seccomp sandbox."""
+
+    def qemu_of_nobody(self, name, *extra, incoming=False):
+        folder = self.folder / name
+        folder.mkdir(mode=0o700)
+        os.chown(folder, NOBODY, NOBODY)
+        qemu = Qemu(self, name, incoming=incoming, rams=(64,), guest={"last": 5 * MIB}, ram_folder=folder, extra=extra, start=False)
+        qemu.serial_path.touch()
+        os.chown(qemu.serial_path, NOBODY, NOBODY)
+        Process.__init__(qemu, self, qemu.name,
+                         ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *qemu.command])
+        qemu.connect()
+        return qemu
+
+    def test_moves(self):
+        self.folder.chmod(0o777)  # for their sockets
+        source = self.qemu_of_nobody("source", "-sandbox", "on,resourcecontrol=deny")
+        source.wait_letters()
+        target = self.qemu_of_nobody("target", incoming=True)
+        for qemu in (source, target):
+            self.assertEqual(Path(f"/proc/{qemu.pid}").stat().st_uid, NOBODY)
+        self.start("--qmp", target.path)
+        send = self.begin(source, "--suspend", "--keep-source")
+        self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
+        self.assert_equal_memory(source, target)
+        target.qmp("cont")
         target.assert_runs()
 
 
