@@ -288,6 +288,12 @@ class Stop(Service):
 class Restart(Service):
     """What is in the unit's control group, and must outlive the daemon: guardians, and QEMUs that --exec started."""
 
+    def setUp(self):
+        super().setUp()
+        systemctl("start", "dbus.service")
+        wait_until(lambda: subprocess.run(["busctl", "--quiet", "status", "org.freedesktop.systemd1"], capture_output=True)
+                   .returncode == 0, "systemd is on the bus")
+
     def exec_command(self, target, delay=0):
         """A script that starts `target`, as --exec wants it."""
         script = self.folder / "start-qemu"
@@ -338,11 +344,19 @@ class Restart(Service):
         self.assertNotIn("left-over", journal())
         target.assert_runs()
         self.assert_counted_on(source, target)
+        # It has inherited the unit's seccomp filters, and can be moved on all the same.
+        self.assertIn("Seccomp:\t2\n", Path(f"/proc/{target.pid}/status").read_text())
+        last = Qemu(self, "last", incoming=True, rams=(64,))
+        self.start("--qmp", last.path)
+        systemctl("restart", "rdmamigd")
+        send = self.begin(target)
+        self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
+        last.assert_runs()
+        self.assert_counted_on(source, target, last)
 
     def test_without_scopes(self):
         """systemd can't be asked, since there is no bus: KillMode=process leaves the QEMU alone, and so does the next start."""
         systemctl("stop", "dbus.socket", "dbus.service")
-        self.addCleanup(systemctl, "start", "dbus.socket")
         source, target, send = self.begin_into_exec()
         self.assertEqual(send.finish()[0], DONE, send.explain() + journal())
         self.assertTrue(cgroup_of(target.pid).endswith("/rdmamigd.service"))
