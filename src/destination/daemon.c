@@ -103,13 +103,19 @@ gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
 gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error)
 {
     g_mutex_lock(&daemon->lock);
-    gboolean ok = !daemon->stopping && !g_hash_table_contains(daemon->sessions, session->id);
+    gboolean stopping = daemon->stopping;
+    gboolean known = g_hash_table_contains(daemon->sessions, session->id);
     gboolean full = g_hash_table_size(daemon->sessions) >= daemon->sessions_max;
-    if (ok && !full)
+    if (!stopping && !known && !full)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
-    if (!ok)
-        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (stopping)
+        return rm_fail(
+            error, RM_REASON_LIMIT,
+            "rdmamigd on %s is stopping and takes no new sessions; try again when it has been started anew",
+            g_get_host_name());
+    if (known)
+        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd has this session already");
     if (full)
         return rm_fail(error, RM_REASON_LIMIT,
                        "this destination has %u sessions, and takes no more at a time; send again when one "
