@@ -35,7 +35,8 @@ static gboolean is_loopback(const char *host)
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
 {
     if (!texts->listen)
-        return rm_fail(error, RM_REASON_USAGE, "nothing to do; give --listen");
+        return rm_fail(error, RM_REASON_USAGE,
+                       "nothing to do; give --listen, or `listen` in the configuration file");
     if (texts->address != NULL &&
         !rm_parse_address(texts->address, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--listen: ");
@@ -66,6 +67,15 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     return TRUE;
 }
 
+/* Of --check-config: what may be missing when it is given, but not when the daemon starts. */
+static gboolean check_places(const RmListenOptions *options, GError **error)
+{
+    if (options->qmp_dir != NULL && !g_file_test(options->qmp_dir, G_FILE_TEST_IS_DIR))
+        return rm_fail(error, RM_REASON_USAGE, "--qmp-dir: there is no folder %s; make it, or name another",
+                       options->qmp_dir);
+    return TRUE;
+}
+
 /* `--listen ADDR:PORT` as two words: GOption takes an optional argument only after `=`. */
 static char **join_listen(int argc, char **argv)
 {
@@ -81,6 +91,8 @@ static char **join_listen(int argc, char **argv)
     g_ptr_array_add(words, NULL);
     return (char **)g_ptr_array_free(g_steal_pointer(&words), FALSE);
 }
+
+static const RmConfigPlace config_place = {"rdmamigd.conf", "rdmamigd", NULL};
 
 static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char **ret_text, GError **error)
 {
@@ -104,7 +116,7 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "RAM registered at a time, of each guest (all)", "SIZE"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
-    if (!rm_command_line_parse(&texts->line, entries,
+    if (!rm_command_line_parse(&texts->line, &config_place, entries,
                                "Receives guests that `rdmamig send` moves to this host.", words, ret_text,
                                error))
         return FALSE;
@@ -123,7 +135,8 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     char **words = join_listen(argc, argv);
     gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
                   rm_command_line_common(&texts.line, &options->common, error) &&
-                  check(options, &texts, error);
+                  check(options, &texts, error) && (!texts.line.check_config || check_places(options, error));
+    ok = rm_command_line_end(&texts.line, ok, ret_text, error) && *ret_text == NULL;
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);

@@ -101,15 +101,16 @@ static gboolean check_background(const RmSendOptions *options, GError **error)
 
 static gboolean check(RmSendOptions *options, const Texts *texts, GError **error)
 {
-    if (options->qmp == NULL)
+    /* The file can be checked without a guest. */
+    if (options->qmp == NULL && !texts->line.check_config)
         return rm_fail(error, RM_REASON_USAGE, "which guest? give its QMP socket with --qmp PATH");
-    if (texts->to == NULL)
+    if (texts->to == NULL && !texts->line.check_config)
         return rm_fail(error, RM_REASON_USAGE, "where to? give the destination with --to HOST[:PORT]");
-    if (!rm_parse_address(texts->to, RM_PORT, &options->host, &options->port, error)) {
+    if (texts->to != NULL && !rm_parse_address(texts->to, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--to: ");
         return FALSE;
     }
-    if (options->host == NULL || options->port == 0)
+    if (texts->to != NULL && (options->host == NULL || options->port == 0))
         return rm_fail(error, RM_REASON_USAGE, "--to: `%s` names no host or no port", texts->to);
     if (options->transport == NULL)
         options->transport = g_strdup("auto");
@@ -148,6 +149,10 @@ static RmSendOptions *options_new(void)
     options->max_pause_ms = RM_DEFAULT_PAUSE_MS;
     return options;
 }
+
+/* What belongs to one migration is not for a file that holds for all of them. */
+static const char *const not_keys[] = {"qmp", "to", "dry-run", "report", NULL};
+static const RmConfigPlace config_place = {"rdmamig.conf", "send", not_keys};
 
 RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **error)
 {
@@ -201,12 +206,12 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
         {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file",
          "FILE"},
         {NULL}};
-    if (!rm_command_line_parse(&texts.line, entries, "Moves a running guest to another host.", argv, ret_help,
-                               error) ||
-        *ret_help != NULL || !rm_command_line_common(&texts.line, &options->common, error) ||
-        !check(options, &texts, error))
-        return NULL;
-    return g_steal_pointer(&options);
+    gboolean ok = rm_command_line_parse(&texts.line, &config_place, entries,
+                                        "Moves a running guest to another host.", argv, ret_help, error) &&
+                  *ret_help == NULL && rm_command_line_common(&texts.line, &options->common, error) &&
+                  check(options, &texts, error);
+    ok = rm_command_line_end(&texts.line, ok, ret_help, error) && *ret_help == NULL;
+    return ok ? g_steal_pointer(&options) : NULL;
 }
 
 void rm_send_options_free(RmSendOptions *options)
