@@ -48,11 +48,17 @@ void rm_daemon_free(RmDaemon *daemon)
 gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error)
 {
     g_mutex_lock(&daemon->lock);
-    gboolean ok = !daemon->stopping && !g_hash_table_contains(daemon->sessions, session->id);
+    gboolean stopping = daemon->stopping;
+    gboolean ok = !stopping && !g_hash_table_contains(daemon->sessions, session->id);
     if (ok)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
-    return ok || rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (stopping)
+        return rm_fail(
+            error, RM_REASON_LIMIT,
+            "rdmamigd on %s is stopping and takes no new sessions; try again when it has been started anew",
+            g_get_host_name());
+    return ok || rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd has this session already");
 }
 
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)

@@ -3,6 +3,7 @@
 #include "destination/find.h"
 
 #include "common/autoptr.h"
+#include "common/privileges.h"
 #include "common/reason.h"
 
 #include <errno.h>
@@ -101,6 +102,11 @@ static GPtrArray *list_candidates(const RmListenOptions *options)
 
 /* ---- --exec ---- */
 
+static void set_up_command(G_GNUC_UNUSED gpointer data)
+{
+    rm_privileges_restore_umask();
+}
+
 static void reap(GPid pid, int status, gpointer data)
 {
     g_spawn_close_pid(pid);
@@ -146,8 +152,8 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
     environment = g_environ_setenv(environment, "RDMAMIG_SESSION", hello->session, TRUE);
     environment = g_environ_setenv(environment, "RDMAMIG_GUEST", hello->guest_name, TRUE);
     environment = g_environ_setenv(environment, "RDMAMIG_UUID", hello->guest_uuid, TRUE);
-    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL,
-                                  &output, NULL, &problem))
+    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, set_up_command, NULL,
+                                  &pid, NULL, &output, NULL, &problem))
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec: %s", problem->message);
     g_child_watch_add(pid, reap, NULL);
     g_autofree char *path = read_path(output, cancel, error);

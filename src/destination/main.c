@@ -1,39 +1,81 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* rdmamigd: the destination daemon. The main loop takes signals and connections; sessions have their own
  * threads. */
+#include "common/autoptr.h"
 #include "common/log.h"
+#include "common/privileges.h"
 #include "destination/daemon.h"
 #include "destination/guard.h"
 #include "destination/options.h"
+#include "destination/service.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
 
+#include <fcntl.h>
 #include <glib-unix.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
-static gboolean on_signal(gpointer loop)
-{
-    g_main_loop_quit(loop);
-    return G_SOURCE_CONTINUE;
-}
+typedef struct {
+    GMainLoop *loop;
+    RmDaemon *daemon;
+    RmService *service;
+    GThread *stopper; /* NULL until it is to stop */
+    gboolean had_terminal;
+} Main;
 
-static gboolean on_stopped(gpointer loop)
+static gboolean on_stopped(gpointer data)
 {
-    g_main_loop_quit(loop);
+    g_main_loop_quit(((Main *)data)->loop);
     return G_SOURCE_REMOVE;
 }
 
-/* The main loop goes on while sessions end: it reaps what --exec started. It may not have begun to when this
- * is done, and would not notice a quit before that: hence by a source. */
+/* The main loop goes on meanwhile: it reaps what --exec started, answers queries, and turns newcomers away.
+ */
 static gpointer stop_main(gpointer data)
 {
-    gpointer *both = data;
-    rm_daemon_stop(both[0]);
-    g_idle_add(on_stopped, both[1]);
+    rm_daemon_stop(((Main *)data)->daemon);
+    g_idle_add(on_stopped, data);
     return NULL;
+}
+
+/* Once. Who asks again is as impatient as before: what is past `commit` is finished all the same. */
+static gboolean on_stop(gpointer data)
+{
+    Main *this = data;
+    if (this->stopper != NULL)
+        return G_SOURCE_CONTINUE;
+    g_message("stopping: no new sessions; those before commit are cancelled, the others finished");
+    rm_service_stopping(this->service);
+    this->stopper = g_thread_new("stop", stop_main, this);
+    return G_SOURCE_CONTINUE;
+}
+
+static gboolean has_terminal(void)
+{
+    rm_autofd fd = open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    return fd >= 0;
+}
+
+/* SIGHUP is the wish to reload, or word that the terminal is lost, which must not leave loaded guests behind:
+ * the terminal is gone by then. */
+static gboolean on_hangup(gpointer data)
+{
+    Main *this = data;
+    if (this->had_terminal && !has_terminal())
+        return on_stop(data);
+    rm_service_reloading(this->service);
+    g_message("reloaded");
+    rm_service_reloaded(this->service);
+    return G_SOURCE_CONTINUE;
+}
+
+static gboolean on_swept(gpointer data)
+{
+    rm_service_ready(((Main *)data)->service);
+    return G_SOURCE_REMOVE;
 }
 
 static int run(const RmListenOptions *options)
@@ -42,10 +84,11 @@ static int run(const RmListenOptions *options)
     g_autofree char *in_memory = rm_journal_volatile();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
+    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal()};
     signal(SIGPIPE, SIG_IGN);
-    g_unix_signal_add(SIGINT, on_signal, loop);
-    g_unix_signal_add(SIGTERM, on_signal, loop);
-    g_unix_signal_add(SIGHUP, on_signal, loop); /* a lost terminal must not leave loaded guests behind */
+    g_unix_signal_add(SIGINT, on_stop, &this);
+    g_unix_signal_add(SIGTERM, on_stop, &this);
+    g_unix_signal_add(SIGHUP, on_hangup, &this);
     if (!rm_daemon_listen(daemon, &error)) {
         g_critical("%s", error->message);
         rm_daemon_free(daemon);
@@ -53,14 +96,12 @@ static int run(const RmListenOptions *options)
     }
     if (in_memory != NULL)
         g_warning("%s", in_memory);
-    rm_sweep_start(daemon);
+    this.service = rm_service_new(daemon);
+    rm_sweep_start(daemon, on_swept, &this);
     g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
     g_main_loop_run(loop);
-    g_message("stopping: no new sessions; those before commit are cancelled");
-    gpointer both[] = {daemon, loop};
-    GThread *stopper = g_thread_new("stop", stop_main, both);
-    g_main_loop_run(loop);
-    g_thread_join(stopper);
+    g_thread_join(this.stopper);
+    rm_service_free(this.service);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
 }
@@ -69,9 +110,11 @@ int main(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *text = NULL;
+    rm_privileges_begin();
     setlocale(LC_ALL, "");
     if (argc > 1 && strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
         rm_log_init("rdmamigd", 0);
+        rm_privileges_drop(RM_PROGRAM_GUARDIAN, FALSE);
         return rm_guard_destination_main(argc, argv);
     }
     g_autoptr(RmListenOptions) options = rm_listen_options_parse(argc, argv, &text, &error);
@@ -84,5 +127,6 @@ int main(int argc, char **argv)
         return 2;
     }
     rm_log_init("rdmamigd", options->common.verbosity);
+    rm_privileges_drop(RM_PROGRAM_DAEMON, options->exec != NULL);
     return run(options);
 }

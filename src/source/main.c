@@ -7,6 +7,7 @@
  */
 #include "common/autoptr.h"
 #include "common/log.h"
+#include "common/privileges.h"
 #include "common/reason.h"
 #include "config.h"
 #include "source/background.h"
@@ -148,6 +149,7 @@ static int send_verb(char **argv, gboolean background)
     }
     if (options == NULL)
         return usage_error(error->message);
+    rm_privileges_drop(RM_PROGRAM_SEND, FALSE);
     if (options->background && !background)
         return rm_background_run(argv + 1);
     rm_log_init("rdmamig", options->common.verbosity);
@@ -171,6 +173,7 @@ static int verb_status(int argc, char **argv)
     gboolean json = argc > 1 && strcmp(argv[1], "--json") == 0;
     if (argc > (json ? 3 : 2) || (argc > 1 && !json && argv[1][0] == '-'))
         return usage_error("status takes [--json] [SESSION|GUEST]");
+    rm_privileges_drop(RM_PROGRAM_ASK, FALSE);
     return rm_monitor_status(argc > (json ? 2 : 1) ? argv[argc - 1] : NULL, json);
 }
 
@@ -178,6 +181,7 @@ static int verb_cancel(int argc, char **argv)
 {
     if (argc > 2 || (argc == 2 && argv[1][0] == '-'))
         return usage_error("cancel takes [SESSION|GUEST]");
+    rm_privileges_drop(RM_PROGRAM_ASK, FALSE);
     return rm_monitor_cancel(argc == 2 ? argv[1] : NULL);
 }
 
@@ -197,11 +201,13 @@ static int verb_resolve(int argc, char **argv)
     if (options.force_resume && options.session == NULL)
         return usage_error("--force-resume needs the session");
     rm_log_init("rdmamig", 0);
+    rm_privileges_drop(RM_PROGRAM_RESOLVE, FALSE);
     return rm_resolve(&options);
 }
 
 int main(int argc, char **argv)
 {
+    rm_privileges_begin();
     setlocale(LC_ALL, "");
     if (argc < 2)
         return usage_error("a verb is missing: send, status, cancel or resolve");
@@ -215,6 +221,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
         rm_log_init("rdmamig", 0);
+        rm_privileges_drop(RM_PROGRAM_GUARDIAN, FALSE);
         return rm_guard_source_main(argc, argv);
     }
     const struct {
