@@ -284,6 +284,20 @@ class Install(ConfigCase):
                                     self.path("datadir", "bash-completion/completions", name), name)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_units(self):
+        units = {path.name: path.read_text() for path in self.root.rglob("systemd/system/*.service")}
+        self.assertLessEqual({"rdmamigd.service", "rdmamigd@.service"}, set(units))
+        for name, text in units.items():
+            self.assertNotRegex(text, r"@\w+@", name)
+            self.assertIn(f"\nExecStart={self.path('sbindir', 'rdmamigd')} ".replace(str(self.root), ""), text)
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("no systemd-analyze; the rest of it was looked at")
+        # It wants the programs to be where the unit says.
+        for name, text in units.items():
+            (self.folder / name).write_text(text.replace(f"={meson_option('prefix')}/", f"={self.prefix}/"))
+        done = self.run_program("systemd-analyze", "verify", "--man=no", *(self.folder / name for name in units))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_tmpfiles(self):
         if not shutil.which("systemd-tmpfiles"):
             self.skipTest("no systemd-tmpfiles")
