@@ -67,7 +67,11 @@ static gboolean on_hangup(gpointer data)
     if (this->had_terminal && !has_terminal())
         return on_stop(data);
     rm_service_reloading(this->service);
-    g_message("reloaded");
+    g_autoptr(GError) error = NULL;
+    if (rm_daemon_reload(this->daemon, &error))
+        g_message("reloaded: new connections are judged by what is there now");
+    else
+        g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);
     rm_service_reloaded(this->service);
     return G_SOURCE_CONTINUE;
 }
@@ -98,7 +102,11 @@ static int run(const RmListenOptions *options)
         g_warning("%s", in_memory);
     this.service = rm_service_new(daemon);
     rm_sweep_start(daemon, on_swept, &this);
-    g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
+    const char *everywhere = rm_listen_everywhere(options) ? "all addresses," : "127.0.0.1";
+    g_message("listening on %s port %u%s", options->host != NULL ? options->host : everywhere, daemon->port,
+              options->common.tls_creds == NULL ? ""
+              : options->tls_allow != NULL      ? ", with TLS"
+                                                : ", with TLS, for every certificate of the CA");
     g_main_loop_run(loop);
     g_thread_join(this.stopper);
     rm_service_free(this.service);

@@ -117,9 +117,10 @@ static void report_accepted(const Receive *receive, const char *peer)
 {
     const RmAccept *accept = receive->accept;
     g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-              " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+              " channels, chunks of %" G_GUINT64_FORMAT " MiB, %s%s",
               receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
-              accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
+              accept->channels, accept->chunk_size >> 20, rm_admit_data_kind(receive->entry.stream, accept),
+              receive->dry_run ? ", checks only" : "");
 }
 
 /* Ends everything that writes RAM: the load reads and writes it itself. */
@@ -423,8 +424,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_token_format(receive->entry.token);
-    if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
-        g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
+    rm_admit_features(receive->daemon->options, hello, receive->entry.stream, accept);
+    receive->entry.plain_data = rm_has_name(accept->features, RM_FEATURE_PLAIN_DATA);
     /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error))
         return FALSE;
