@@ -44,6 +44,9 @@ gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_option
 void rm_command_line_clear(RmCommandLine *line);
 void rm_common_options_clear(RmCommonOptions *options);
 
+/* Puts the option's name before an error that does not begin with one. Always returns FALSE. */
+gboolean rm_option_blame(const char *option, GError **error);
+
 /* Parsers of one option's text, which leave *value alone if it is NULL; errors begin with the option's name,
  * and have reason usage. */
 gboolean rm_option_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value,

@@ -2,6 +2,7 @@
 /* The command line of rdmamigd. */
 #include "destination/options.h"
 
+#include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
 #include "config.h"
@@ -90,6 +91,11 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
 /* Of --check-config: what may be missing when it is given, but not when the daemon starts. */
 static gboolean check_places(const RmListenOptions *options, GError **error)
 {
+    g_autoptr(RmAccess) access = NULL;
+    rm_log_init("rdmamigd", options->common.verbosity); /* what loading warns of reads as the daemon's */
+    if (options->common.tls_creds != NULL &&
+        (access = rm_access_load(options->common.tls_creds, options->tls_allow, error)) == NULL)
+        return rm_option_blame("--tls-creds", error);
     if (options->qmp_dir != NULL && !g_file_test(options->qmp_dir, G_FILE_TEST_IS_DIR))
         return rm_fail(error, RM_REASON_USAGE, "--qmp-dir: there is no folder %s; make it, or name another",
                        options->qmp_dir);
@@ -159,6 +165,10 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
                   rm_command_line_common(&texts.line, &options->common, error) &&
                   check(options, &texts, error) && (!texts.line.check_config || check_places(options, error));
     ok = rm_command_line_end(&texts.line, ok, ret_text, error) && *ret_text == NULL;
+    if (ok) {
+        options->settings = texts.line.settings;
+        texts.line.settings = (RmSettings){0};
+    }
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);
@@ -178,6 +188,7 @@ void rm_listen_options_free(RmListenOptions *options)
     g_free(options->exec);
     g_strfreev(options->tls_allow);
     rm_common_options_clear(&options->common);
+    rm_settings_clear(&options->settings);
     g_strfreev(options->data_addresses);
     g_free(options);
 }

@@ -16,6 +16,7 @@ typedef struct {
     uint64_t min_chunk_size, max_chunk_size;
     uint64_t max_pinned; /* bytes registered at a time, of one guest; 0: no bound */
     RmCommonOptions common;
+    RmSettings settings; /* all of it, as it was given */
 } RmListenOptions;
 
 /* Whether it listens on all addresses for want of one that was named: where TLS says who may call. */

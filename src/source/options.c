@@ -2,9 +2,11 @@
 /* The command line of `rdmamig send`. */
 #include "source/options.h"
 
+#include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
 #include "control/message.h"
+#include "control/tls.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
 #include "transport/window.h"
@@ -124,6 +126,17 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
            check_background(options, error);
 }
 
+/* Of --check-config: what may be missing when it is given, but not when a guest is sent. */
+static gboolean check_places(const RmSendOptions *options, GError **error)
+{
+    g_autoptr(RmTls) tls = NULL;
+    rm_log_init("rdmamig", options->common.verbosity);
+    if (options->common.tls_creds == NULL)
+        return TRUE;
+    tls = rm_tls_load(options->common.tls_creds, RM_TLS_SOURCE, error);
+    return tls != NULL || rm_option_blame("--tls-creds", error);
+}
+
 static void texts_clear(Texts *texts)
 {
     rm_command_line_clear(&texts->line);
@@ -153,7 +166,7 @@ static RmSendOptions *options_new(void)
 }
 
 /* What belongs to one migration is not for a file that holds for all of them. */
-static const char *const not_keys[] = {"qmp", "to", "dry-run", "report", NULL};
+static const char *const not_keys[] = {"qmp", "to", "tls-hostname", "dry-run", "report", NULL};
 static const RmConfigPlace config_place = {"rdmamig.conf", "send", not_keys};
 
 RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **error)
@@ -213,7 +226,7 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
     gboolean ok = rm_command_line_parse(&texts.line, &config_place, entries,
                                         "Moves a running guest to another host.", argv, ret_help, error) &&
                   *ret_help == NULL && rm_command_line_common(&texts.line, &options->common, error) &&
-                  check(options, &texts, error);
+                  check(options, &texts, error) && (!texts.line.check_config || check_places(options, error));
     ok = rm_command_line_end(&texts.line, ok, ret_help, error) && *ret_help == NULL;
     return ok ? g_steal_pointer(&options) : NULL;
 }
