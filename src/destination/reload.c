@@ -25,8 +25,10 @@ void rm_reload(RmDaemon *daemon, int argc, char **argv)
         g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);
         return;
     }
-    gboolean anyone = daemon->options->common.tls_creds != NULL && fresh->tls_allow == NULL;
-    g_message("reloaded: new connections are judged by what is there now%s",
-              anyone ? "; every certificate of the CA is let in" : "");
+    if (daemon->options->common.tls_creds == NULL)
+        g_message("there is nothing to reload without --tls-creds; SIGTERM ends rdmamigd");
+    else
+        g_message("reloaded: new connections are judged by what is there now%s",
+                  fresh->tls_allow == NULL ? "; every certificate of the CA is let in" : "");
     say_what_waits(daemon->options, fresh);
 }
