@@ -52,7 +52,7 @@ static void rig_init(Rig *rig, gboolean tls)
     rig->creds = creds_new(&ca, TRUE, &server_wish);
     rig->options.common.tls_creds = tls ? rig->creds : NULL;
     rig->daemon = rm_daemon_new(&rig->options);
-    g_assert_true(rm_daemon_reload(rig->daemon, &error));
+    g_assert_true(rm_daemon_reload(rig->daemon, rig->options.tls_allow, &error));
     rig->session = (RmDaemonSession){.id = (char *)"one", .token = {1, 2, 3}};
     g_assert_true(rm_daemon_add(rig->daemon, &rig->session, &error));
     rm_daemon_set_rx(rig->daemon, &rig->session, &rig->rx);
@@ -243,7 +243,7 @@ static void test_reload(void)
     g_autoptr(RmAccess) before = rm_daemon_access(rig.daemon);
     g_autofree char *path = g_build_filename(rig.creds, "server-key.pem", NULL);
     g_assert_true(g_file_set_contents(path, "rubbish", -1, NULL));
-    g_assert_false(rm_daemon_reload(rig.daemon, &error));
+    g_assert_false(rm_daemon_reload(rig.daemon, rig.options.tls_allow, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_TLS);
     g_autoptr(RmAccess) after = rm_daemon_access(rig.daemon);
     g_assert_true(after == before);
