@@ -252,7 +252,7 @@ static void test_reload(void)
     write_certificate(rig.creds, "server-cert.pem", &own);
     write_key(rig.creds, "server-key.pem", &own);
     issued_clear(&own);
-    g_assert_true(rm_daemon_reload(rig.daemon, NULL));
+    g_assert_true(rm_daemon_reload(rig.daemon, rig.options.tls_allow, NULL));
     g_autoptr(RmAccess) renewed = rm_daemon_access(rig.daemon);
     g_assert_true(renewed != before);
     rig_clear(&rig);
