@@ -169,11 +169,11 @@ void rm_common_options_clear(RmCommonOptions *options)
     g_clear_pointer(&options->tls_creds, g_free);
 }
 
-gboolean rm_option_blame(const char *option, GError **error)
+gboolean rm_option_blame(const char *option, const GError *problem, GError **error)
 {
-    if (error != NULL && *error != NULL && !g_str_has_prefix((*error)->message, "--"))
-        g_prefix_error(error, "%s: ", option);
-    return FALSE;
+    gboolean named = g_str_has_prefix(problem->message, "--");
+    return rm_fail(error, RM_REASON_USAGE, "%s%s%s", named ? "" : option, named ? "" : ": ",
+                   problem->message);
 }
 
 gboolean rm_option_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value,

@@ -44,8 +44,9 @@ gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_option
 void rm_command_line_clear(RmCommandLine *line);
 void rm_common_options_clear(RmCommonOptions *options);
 
-/* Puts the option's name before an error that does not begin with one. Always returns FALSE. */
-gboolean rm_option_blame(const char *option, GError **error);
+/* What was found wrong with what the option names, as an error of the option: its name comes first, unless
+ * one does already. Reason usage; always returns FALSE. */
+gboolean rm_option_blame(const char *option, const GError *problem, GError **error);
 
 /* Parsers of one option's text, which leave *value alone if it is NULL; errors begin with the option's name,
  * and have reason usage. */

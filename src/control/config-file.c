@@ -240,8 +240,8 @@ static gboolean add_key(const Reader *reader, const GOptionEntry *entry, unsigne
     g_auto(GStrv) values = values_of(reader, entry, &problem);
     if (problem != NULL) /* there may be half a value, all the same */
         return rm_fail(error, RM_REASON_USAGE,
-                       "%s:%u: the value of %s is not UTF-8, or has a \\ in it that is to be written \\\\",
-                       reader->path, line, entry->long_name);
+                       "%s:%u: the value of %s has a \\ in it that is to be written \\\\", reader->path, line,
+                       entry->long_name);
     if (values[0] == NULL) /* a list of none */
         return add_value(reader, entry, "", line, error);
     for (char **value = values; *value != NULL; value++) {
@@ -288,14 +288,18 @@ static gboolean read_groups(const Reader *reader, GError **error)
     return TRUE;
 }
 
-gboolean rm_config_read(RmSettings *settings, const char *path, const RmConfigPlace *place,
-                        const GOptionEntry *entries, const char *const *not_keys, GError **error)
+gboolean rm_config_parse(RmSettings *settings, const char *path, const char *text, const RmConfigPlace *place,
+                         const GOptionEntry *entries, const char *const *not_keys, GError **error)
 {
-    g_autofree char *text = load(path, error);
-    if (text == NULL)
-        return FALSE;
     g_autoptr(GKeyFile) file = g_key_file_new();
     g_autoptr(GError) problem = NULL;
+    const char *end;
+    if (!g_utf8_validate(text, -1, &end)) {
+        unsigned line = 1;
+        for (const char *at = text; at < end; at++)
+            line += *at == '\n';
+        return rm_fail(error, RM_REASON_USAGE, "%s:%u: there are bytes in it that are no UTF-8", path, line);
+    }
     if (!g_key_file_load_from_data(file, text, strlen(text), G_KEY_FILE_NONE, &problem)) {
         unsigned line = bad_line(text);
         return line != 0 ? rm_fail(error, RM_REASON_USAGE,
@@ -307,4 +311,11 @@ gboolean rm_config_read(RmSettings *settings, const char *path, const RmConfigPl
     settings->path = g_strdup(path);
     const Reader reader = {path, text, place, entries, not_keys, file, settings};
     return read_groups(&reader, error);
+}
+
+gboolean rm_config_read(RmSettings *settings, const char *path, const RmConfigPlace *place,
+                        const GOptionEntry *entries, const char *const *not_keys, GError **error)
+{
+    g_autofree char *text = load(path, error);
+    return text != NULL && rm_config_parse(settings, path, text, place, entries, not_keys, error);
 }

@@ -22,3 +22,7 @@ char *rm_config_dir(void);
  * Reason usage; the message begins with file and line. */
 gboolean rm_config_read(RmSettings *settings, const char *path, const RmConfigPlace *place,
                         const GOptionEntry *entries, const char *const *not_keys, GError **error);
+
+/* The same of a text that stands in that file. */
+gboolean rm_config_parse(RmSettings *settings, const char *path, const char *text, const RmConfigPlace *place,
+                         const GOptionEntry *entries, const char *const *not_keys, GError **error);

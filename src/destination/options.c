@@ -92,10 +92,11 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
 static gboolean check_places(const RmListenOptions *options, GError **error)
 {
     g_autoptr(RmAccess) access = NULL;
+    g_autoptr(GError) problem = NULL;
     rm_log_init("rdmamigd", options->common.verbosity); /* what loading warns of reads as the daemon's */
     if (options->common.tls_creds != NULL &&
-        (access = rm_access_load(options->common.tls_creds, options->tls_allow, error)) == NULL)
-        return rm_option_blame("--tls-creds", error);
+        (access = rm_access_load(options->common.tls_creds, options->tls_allow, &problem)) == NULL)
+        return rm_option_blame("--tls-creds", problem, error);
     if (options->qmp_dir != NULL && !g_file_test(options->qmp_dir, G_FILE_TEST_IS_DIR))
         return rm_fail(error, RM_REASON_USAGE, "--qmp-dir: there is no folder %s; make it, or name another",
                        options->qmp_dir);

@@ -130,11 +130,12 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
 static gboolean check_places(const RmSendOptions *options, GError **error)
 {
     g_autoptr(RmTls) tls = NULL;
+    g_autoptr(GError) problem = NULL;
     rm_log_init("rdmamig", options->common.verbosity);
     if (options->common.tls_creds == NULL)
         return TRUE;
-    tls = rm_tls_load(options->common.tls_creds, RM_TLS_SOURCE, error);
-    return tls != NULL || rm_option_blame("--tls-creds", error);
+    tls = rm_tls_load(options->common.tls_creds, RM_TLS_SOURCE, &problem);
+    return tls != NULL || rm_option_blame("--tls-creds", problem, error);
 }
 
 static void texts_clear(Texts *texts)

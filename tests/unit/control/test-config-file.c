@@ -196,7 +196,7 @@ static void test_refused(void)
         {"[fruit]\nbasket = a\nbasket = b\n", "*fruit.conf:3: basket is given in line 2 already*`;`*"},
         {"[fruit]\nkind = a\n\nkind = a\n", "*fruit.conf:4: kind is given in line 2 already"},
         {"[fruit]\nkind = \\q\n", "*fruit.conf:2: *"},
-        {"[fruit]\nkind = \xff\n", "*fruit.conf:2: *"},
+        {"[fruit]\nkind = \xff\n", "*fruit.conf:2: *UTF-8*"},
         {"[fruit]\nkind\n", "*fruit.conf:2: neither *KEY = VALUE*"},
         {"kind = pear\n", "*fruit.conf:1: neither ?fruit?*"},
         {"[fruit\nkind = pear\n", "*fruit.conf:1: neither *"},
