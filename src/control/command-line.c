@@ -114,15 +114,6 @@ gboolean rm_command_line_parse(RmCommandLine *line, const RmConfigPlace *place, 
     return TRUE;
 }
 
-gboolean rm_command_line_end(RmCommandLine *line, gboolean ok, char **ret_text, GError **error)
-{
-    if (!ok)
-        rm_settings_explain(&line->settings, error);
-    else if (*ret_text == NULL)
-        *ret_text = g_steal_pointer(&line->checked);
-    return ok;
-}
-
 gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_options, GError **error)
 {
     uint64_t gid_index = 0;

@@ -36,9 +36,6 @@ typedef struct {
  * set (caller prints and frees), and nothing else is to be looked at. Reason usage. */
 gboolean rm_command_line_parse(RmCommandLine *line, const RmConfigPlace *place, const GOptionEntry *entries,
                                const char *summary, char **words, char **ret_text, GError **error);
-/* After all checks, with what came of them: an error says which line of the file it is about, and
- * --check-config sets *ret_text to what holds. Returns `ok`. */
-gboolean rm_command_line_end(RmCommandLine *line, gboolean ok, char **ret_text, GError **error);
 /* Checks the common options and hands them over. */
 gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_options, GError **error);
 void rm_command_line_clear(RmCommandLine *line);

@@ -113,6 +113,12 @@ static int run(const RmListenOptions *options, int argc, char **argv)
                */
 }
 
+static int usage_error(const GError *error)
+{
+    fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
@@ -129,11 +135,15 @@ int main(int argc, char **argv)
         fputs(text, stdout);
         return 0;
     }
-    if (options == NULL) {
-        fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
-        return 2;
-    }
+    if (options == NULL)
+        return usage_error(error);
     rm_log_init("rdmamigd", options->common.verbosity);
+    if (options->checked != NULL) {
+        if (!rm_listen_options_check(options, &error))
+            return usage_error(error);
+        fputs(options->checked, stdout);
+        return 0;
+    }
     rm_privileges_drop(RM_PROGRAM_DAEMON, options->exec != NULL);
     return run(options, argc, argv);
 }

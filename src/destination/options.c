@@ -2,7 +2,6 @@
 /* The command line of rdmamigd. */
 #include "destination/options.h"
 
-#include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
 #include "config.h"
@@ -88,12 +87,10 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     return TRUE;
 }
 
-/* Of --check-config: what may be missing when it is given, but not when the daemon starts. */
 static gboolean check_places(const RmListenOptions *options, GError **error)
 {
     g_autoptr(RmAccess) access = NULL;
     g_autoptr(GError) problem = NULL;
-    rm_log_init("rdmamigd", options->common.verbosity); /* what loading warns of reads as the daemon's */
     if (options->common.tls_creds != NULL &&
         (access = rm_access_load(options->common.tls_creds, options->tls_allow, &problem)) == NULL)
         return rm_option_blame("--tls-creds", problem, error);
@@ -101,6 +98,14 @@ static gboolean check_places(const RmListenOptions *options, GError **error)
         return rm_fail(error, RM_REASON_USAGE, "--qmp-dir: there is no folder %s; make it, or name another",
                        options->qmp_dir);
     return TRUE;
+}
+
+gboolean rm_listen_options_check(const RmListenOptions *options, GError **error)
+{
+    gboolean ok = check_places(options, error);
+    if (!ok)
+        rm_settings_explain(&options->settings, error);
+    return ok;
 }
 
 /* `--listen ADDR:PORT` as two words: GOption takes an optional argument only after `=`. */
@@ -164,12 +169,12 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     char **words = join_listen(argc, argv);
     gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
                   rm_command_line_common(&texts.line, &options->common, error) &&
-                  check(options, &texts, error) && (!texts.line.check_config || check_places(options, error));
-    ok = rm_command_line_end(&texts.line, ok, ret_text, error) && *ret_text == NULL;
-    if (ok) {
-        options->settings = texts.line.settings;
-        texts.line.settings = (RmSettings){0};
-    }
+                  check(options, &texts, error);
+    if (!ok)
+        rm_settings_explain(&texts.line.settings, error);
+    options->checked = g_steal_pointer(&texts.line.checked);
+    options->settings = texts.line.settings;
+    texts.line.settings = (RmSettings){0};
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);
@@ -190,6 +195,7 @@ void rm_listen_options_free(RmListenOptions *options)
     g_strfreev(options->tls_allow);
     rm_common_options_clear(&options->common);
     rm_settings_clear(&options->settings);
+    g_free(options->checked);
     g_strfreev(options->data_addresses);
     g_free(options);
 }

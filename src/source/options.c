@@ -2,7 +2,6 @@
 /* The command line of `rdmamig send`. */
 #include "source/options.h"
 
-#include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
 #include "control/message.h"
@@ -126,16 +125,18 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
            check_background(options, error);
 }
 
-/* Of --check-config: what may be missing when it is given, but not when a guest is sent. */
-static gboolean check_places(const RmSendOptions *options, GError **error)
+gboolean rm_send_options_check(const RmSendOptions *options, GError **error)
 {
     g_autoptr(RmTls) tls = NULL;
     g_autoptr(GError) problem = NULL;
-    rm_log_init("rdmamig", options->common.verbosity);
     if (options->common.tls_creds == NULL)
         return TRUE;
     tls = rm_tls_load(options->common.tls_creds, RM_TLS_SOURCE, &problem);
-    return tls != NULL || rm_option_blame("--tls-creds", problem, error);
+    if (tls != NULL)
+        return TRUE;
+    rm_option_blame("--tls-creds", problem, error);
+    rm_settings_explain(&options->settings, error);
+    return FALSE;
 }
 
 static void texts_clear(Texts *texts)
@@ -227,8 +228,12 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
     gboolean ok = rm_command_line_parse(&texts.line, &config_place, entries,
                                         "Moves a running guest to another host.", argv, ret_help, error) &&
                   *ret_help == NULL && rm_command_line_common(&texts.line, &options->common, error) &&
-                  check(options, &texts, error) && (!texts.line.check_config || check_places(options, error));
-    ok = rm_command_line_end(&texts.line, ok, ret_help, error) && *ret_help == NULL;
+                  check(options, &texts, error);
+    if (!ok)
+        rm_settings_explain(&texts.line.settings, error);
+    options->checked = g_steal_pointer(&texts.line.checked);
+    options->settings = texts.line.settings;
+    texts.line.settings = (RmSettings){0};
     return ok ? g_steal_pointer(&options) : NULL;
 }
 
@@ -243,5 +248,7 @@ void rm_send_options_free(RmSendOptions *options)
     g_free(options->data_source);
     rm_common_options_clear(&options->common);
     g_free(options->report);
+    rm_settings_clear(&options->settings);
+    g_free(options->checked);
     g_free(options);
 }

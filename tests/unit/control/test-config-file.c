@@ -77,7 +77,8 @@ static gboolean run(Fruit *fruit, const char *words)
         rm_command_line_parse(&fruit->line, &place, entries, "Summary.", list, &fruit->text, &error) &&
         rm_command_line_common(&fruit->line, &options, &error);
     rm_common_options_clear(&options);
-    if (!rm_command_line_end(&fruit->line, ok, &fruit->text, &error)) {
+    if (!ok) {
+        rm_settings_explain(&fruit->line.settings, &error);
         g_assert_error(error, RM_ERROR, RM_REASON_USAGE);
         fruit->message = g_strdup(error->message);
     }
@@ -255,12 +256,12 @@ static void test_shown(void)
     g_auto(Fruit) first = {0}, second = {0};
     write_file("[fruit]\nkind = pear\nbasket = a\\;b;c\nripe = true\nverbose = 2\nopen =\n");
     g_assert_true(run(&first, "p --check-config --kind plum --no-ripe"));
-    g_assert_nonnull(strstr(first.text, "[fruit]\n"));
-    g_assert_nonnull(strstr(first.text, "# the command line\nkind=plum\n"));
-    g_assert_nonnull(strstr(first.text, "fruit.conf:3\nbasket="));
-    g_assert_null(strstr(first.text, "ripe"));
-    g_assert_null(strstr(first.text, "check-config"));
-    write_file(first.text);
+    g_assert_nonnull(strstr(first.line.checked, "[fruit]\n"));
+    g_assert_nonnull(strstr(first.line.checked, "# the command line\nkind=plum\n"));
+    g_assert_nonnull(strstr(first.line.checked, "fruit.conf:3\nbasket="));
+    g_assert_null(strstr(first.line.checked, "ripe"));
+    g_assert_null(strstr(first.line.checked, "check-config"));
+    write_file(first.line.checked);
     g_assert_true(run(&second, "p"));
     g_autofree char *baskets = joined(second.baskets);
     g_assert_cmpstr(second.kind, ==, "plum");

@@ -18,6 +18,10 @@ static RmListenOptions *run(const char *contents, const char *words, char **ret_
     g_assert_true(g_file_set_contents(path, contents, -1, NULL));
     *ret_text = NULL;
     RmListenOptions *options = rm_listen_options_parse((int)g_strv_length(list), list, ret_text, &error);
+    if (options != NULL && options->checked != NULL) {
+        *ret_text = rm_listen_options_check(options, &error) ? g_strdup(options->checked) : NULL;
+        g_clear_pointer(&options, rm_listen_options_free);
+    }
     if (options == NULL && *ret_text == NULL) {
         g_assert_error(error, RM_ERROR, RM_REASON_USAGE);
         *ret_text = g_strdup(error->message);
