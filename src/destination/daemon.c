@@ -82,12 +82,12 @@ RmAccess *rm_daemon_access(RmDaemon *daemon)
     return access;
 }
 
-gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
+gboolean rm_daemon_reload(RmDaemon *daemon, char *const *allowed, GError **error)
 {
     const RmListenOptions *options = daemon->options;
     if (options->common.tls_creds == NULL)
         return TRUE;
-    RmAccess *access = rm_access_load(options->common.tls_creds, options->tls_allow, error);
+    RmAccess *access = rm_access_load(options->common.tls_creds, allowed, error);
     if (access == NULL)
         return FALSE;
     g_mutex_lock(&daemon->lock);
@@ -313,7 +313,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    if (!rm_daemon_reload(daemon, error))
+    if (!rm_daemon_reload(daemon, options->tls_allow, error))
         return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);

@@ -7,6 +7,7 @@
 #include "destination/daemon.h"
 #include "destination/guard.h"
 #include "destination/options.h"
+#include "destination/reload.h"
 #include "destination/service.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
@@ -24,6 +25,8 @@ typedef struct {
     RmService *service;
     GThread *stopper; /* NULL until it is to stop */
     gboolean had_terminal;
+    int argc;
+    char **argv;
 } Main;
 
 static gboolean on_stopped(gpointer data)
@@ -68,10 +71,7 @@ static gboolean on_hangup(gpointer data)
     if (this->had_terminal && !has_terminal())
         return on_stop(data);
     rm_service_reloading(this->service);
-    if (rm_daemon_reload(this->daemon, &error))
-        g_message("reloaded: new connections are judged by what is there now");
-    else
-        g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);
+    rm_reload(this->daemon, this->argc, this->argv);
     rm_service_reloaded(this->service);
     return G_SOURCE_CONTINUE;
 }
@@ -82,13 +82,13 @@ static gboolean on_swept(gpointer data)
     return G_SOURCE_REMOVE;
 }
 
-static int run(const RmListenOptions *options)
+static int run(const RmListenOptions *options, int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *in_memory = rm_journal_volatile();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
-    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal()};
+    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal(), .argc = argc, .argv = argv};
     signal(SIGPIPE, SIG_IGN);
     g_unix_signal_add(SIGINT, on_stop, &this);
     g_unix_signal_add(SIGTERM, on_stop, &this);
@@ -114,6 +114,12 @@ static int run(const RmListenOptions *options)
                */
 }
 
+static int usage_error(const GError *error)
+{
+    fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
@@ -130,11 +136,15 @@ int main(int argc, char **argv)
         fputs(text, stdout);
         return 0;
     }
-    if (options == NULL) {
-        fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
-        return 2;
-    }
+    if (options == NULL)
+        return usage_error(error);
     rm_log_init("rdmamigd", options->common.verbosity);
+    if (options->checked != NULL) {
+        if (!rm_listen_options_check(options, &error))
+            return usage_error(error);
+        fputs(options->checked, stdout);
+        return 0;
+    }
     rm_privileges_drop(RM_PROGRAM_DAEMON, options->exec != NULL);
-    return run(options);
+    return run(options, argc, argv);
 }

@@ -139,6 +139,16 @@ static int run_send(const RmSendOptions *options)
     return status;
 }
 
+static int show_checked(const RmSendOptions *options)
+{
+    g_autoptr(GError) error = NULL;
+    rm_log_init("rdmamig", options->common.verbosity);
+    if (!rm_send_options_check(options, &error))
+        return usage_error(error->message);
+    fputs(options->checked, stdout);
+    return 0;
+}
+
 static int send_verb(char **argv, gboolean background)
 {
     g_autoptr(GError) error = NULL;
@@ -150,6 +160,8 @@ static int send_verb(char **argv, gboolean background)
     }
     if (options == NULL)
         return usage_error(error->message);
+    if (options->checked != NULL)
+        return show_checked(options);
     rm_privileges_drop(RM_PROGRAM_SEND, FALSE);
     if (options->background && !background)
         return rm_background_run(argv + 1);
