@@ -23,6 +23,7 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
     RmDaemon *daemon = g_new0(RmDaemon, 1);
     daemon->options = options;
+    daemon->metrics = rm_daemon_metrics_new();
     daemon->boot = g_uuid_string_random();
     g_mutex_init(&daemon->lock);
     g_cond_init(&daemon->idle);
@@ -39,6 +40,7 @@ void rm_daemon_free(RmDaemon *daemon)
     g_hash_table_unref(daemon->busy);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
+    rm_daemon_metrics_free(daemon->metrics);
     g_free(daemon->boot);
     g_free(daemon);
 }
@@ -67,8 +69,31 @@ void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)
 void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx)
 {
     g_mutex_lock(&daemon->lock);
+    if (session->rx != NULL)
+        daemon->received_bytes += session->rx->ops->payload_bytes(session->rx);
     session->rx = rx;
     g_mutex_unlock(&daemon->lock);
+}
+
+/* The lock keeps the transports alive meanwhile; what they are asked are two numbers each. */
+void rm_daemon_sample(RmDaemon *daemon, RmMetricsSample *ret_sample)
+{
+    GHashTableIter iter;
+    gpointer value;
+    RmMetricsSample sample = {0};
+    g_mutex_lock(&daemon->lock);
+    sample.received_bytes = daemon->received_bytes;
+    g_hash_table_iter_init(&iter, daemon->sessions);
+    while (g_hash_table_iter_next(&iter, NULL, &value)) {
+        RmRx *rx = ((RmDaemonSession *)value)->rx;
+        if (rx == NULL)
+            continue;
+        sample.received_bytes += rx->ops->payload_bytes(rx);
+        sample.registered_bytes += rx->ops->registered_bytes(rx);
+    }
+    g_mutex_unlock(&daemon->lock);
+    rm_process_usage(&sample.process);
+    *ret_sample = sample;
 }
 
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path)
@@ -135,6 +160,8 @@ static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const
         if (rm_token_equal(session->token, preamble->token) && session->rx != NULL)
             found = session;
     }
+    if (found != NULL)
+        rm_log_context_enter(found->log);
     gboolean ok =
         found != NULL
             ? found->rx->ops->adopt(found->rx, G_IO_STREAM(connection), preamble->channel, error)
@@ -149,8 +176,12 @@ static void take_data(RmDaemon *daemon, GSocketConnection *connection, const cha
     RmTcpPreamble preamble;
     GSocket *socket = g_socket_connection_get_socket(connection);
     if (!rm_tcp_preamble_receive(socket, HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
-        !hand_over(daemon, connection, &preamble, &error))
+        !hand_over(daemon, connection, &preamble, &error)) {
+        rm_metrics_count_refusal(daemon->metrics, rm_error_reason(error));
         g_warning("%s: %s", peer, error->message);
+    } else {
+        rm_metrics_count(daemon->metrics, RM_METRIC_CONNECTIONS_DATA);
+    }
 }
 
 static char *peer_name(GSocketConnection *connection)
@@ -174,8 +205,10 @@ static void serve(RmDaemon *daemon, GSocketConnection *connection)
         rm_receive_run(daemon, G_IO_STREAM(connection), NULL, peer);
     else if (n == 1 && first == RM_TCP_MAGIC[0])
         take_data(daemon, connection, peer);
-    else
+    else {
+        rm_metrics_count(daemon->metrics, n == 1 ? RM_METRIC_REFUSED_STRANGER : RM_METRIC_REFUSED_SILENT);
         g_debug("%s: a connection that is none of ours was closed", peer);
+    }
 }
 
 typedef struct {
@@ -186,7 +219,9 @@ typedef struct {
 static gpointer caller_main(gpointer data)
 {
     Caller *caller = data;
+    rm_metrics_add(caller->daemon->metrics, RM_METRIC_CONNECTIONS, 1);
     serve(caller->daemon, caller->connection);
+    rm_metrics_add(caller->daemon->metrics, RM_METRIC_CONNECTIONS, -1);
     g_object_unref(caller->connection);
     g_atomic_int_add(&caller->daemon->connections, -1);
     g_free(caller);
@@ -214,6 +249,7 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
         g_free(caller);
     }
     g_atomic_int_add(&daemon->connections, -1);
+    rm_metrics_count(daemon->metrics, RM_METRIC_REFUSED_BUSY);
     if (!daemon->full)
         g_warning("connections are being turned away: %s",
                   error != NULL ? error->message : "there are too many");

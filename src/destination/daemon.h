@@ -8,7 +8,9 @@
  */
 #pragma once
 
+#include "common/log-context.h"
 #include "control/channel.h"
+#include "destination/metrics.h"
 #include "destination/options.h"
 #include "transport/transport.h"
 
@@ -21,11 +23,13 @@ typedef struct {
     int connections_max;            /* immutable once listening */
     int connections;                /* atomic: threads of connections */
     gboolean full;                  /* the main loop's: callers are being turned away */
+    RmDaemonMetrics *metrics;       /* thread-safe */
 
-    GMutex lock;          /* all below */
-    GCond idle;           /* signalled when a session ends */
-    GHashTable *sessions; /* char* id -> RmDaemonSession* */
-    GHashTable *busy;     /* char*: QMP paths in use */
+    GMutex lock;             /* all below */
+    GCond idle;              /* signalled when a session ends */
+    GHashTable *sessions;    /* char* id -> RmDaemonSession* */
+    GHashTable *busy;        /* char*: QMP paths in use */
+    uint64_t received_bytes; /* by sessions' transports that have ended */
     gboolean stopping;
 } RmDaemon;
 
@@ -36,6 +40,7 @@ typedef struct {
     RmRx *rx;          /* NULL until data channels may come */
     GIOStream *stream; /* the control connection, borrowed: data channels must show the same certificate */
     GCancellable *cancel;
+    RmLogContext *log; /* its thread's, borrowed */
 } RmDaemonSession;
 
 RmDaemon *rm_daemon_new(const RmListenOptions *options);
@@ -52,6 +57,9 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session);
 /* From here on data channels with the session's token go to `rx`; NULL: none any more. */
 void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx);
+
+/* What all sessions have received and hold now; any thread. */
+void rm_daemon_sample(RmDaemon *daemon, RmMetricsSample *ret_sample);
 
 /* Marks a QMP path as in use; FALSE if it is already. */
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path);

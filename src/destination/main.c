@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "destination/daemon.h"
 #include "destination/guard.h"
+#include "destination/metrics-http.h"
 #include "destination/options.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
@@ -36,6 +37,27 @@ static gpointer stop_main(gpointer data)
     return NULL;
 }
 
+/* In the server's thread. */
+static char *render_metrics(gpointer data)
+{
+    RmDaemon *daemon = data;
+    RmMetricsSample sample;
+    rm_daemon_sample(daemon, &sample);
+    return rm_metrics_render(daemon->metrics, &sample);
+}
+
+/* *ret_http is NULL if it is not wanted. */
+static gboolean start_metrics(RmDaemon *daemon, RmMetricsHttp **ret_http, GError **error)
+{
+    const RmListenOptions *options = daemon->options;
+    *ret_http = NULL;
+    if (options->metrics_port == 0)
+        return TRUE;
+    *ret_http =
+        rm_metrics_http_start(options->metrics_host, options->metrics_port, render_metrics, daemon, error);
+    return *ret_http != NULL;
+}
+
 static int run(const RmListenOptions *options)
 {
     g_autoptr(GError) error = NULL;
@@ -46,8 +68,10 @@ static int run(const RmListenOptions *options)
     g_unix_signal_add(SIGINT, on_signal, loop);
     g_unix_signal_add(SIGTERM, on_signal, loop);
     g_unix_signal_add(SIGHUP, on_signal, loop); /* a lost terminal must not leave loaded guests behind */
-    if (!rm_daemon_listen(daemon, &error)) {
+    RmMetricsHttp *metrics;
+    if (!start_metrics(daemon, &metrics, &error) || !rm_daemon_listen(daemon, &error)) {
         g_critical("%s", error->message);
+        rm_metrics_http_stop(metrics);
         rm_daemon_free(daemon);
         return 1;
     }
@@ -61,6 +85,7 @@ static int run(const RmListenOptions *options)
     GThread *stopper = g_thread_new("stop", stop_main, both);
     g_main_loop_run(loop);
     g_thread_join(stopper);
+    rm_metrics_http_stop(metrics);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
 }

@@ -13,7 +13,7 @@
 typedef struct {
     RmCommandLine line;
     gboolean listen, version;
-    char *address, *min_chunk, *max_chunk, *max_pinned;
+    char *address, *metrics, *min_chunk, *max_chunk, *max_pinned;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -30,6 +30,24 @@ static gboolean is_loopback(const char *host)
     g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
     return host == NULL || g_str_equal(host, "localhost") ||
            (address != NULL && g_inet_address_get_is_loopback(address));
+}
+
+static gboolean check_metrics(RmListenOptions *options, const char *text, GError **error)
+{
+    if (text == NULL)
+        return TRUE;
+    if (!RM_METRICS)
+        return rm_fail(error, RM_REASON_USAGE, "--metrics: this rdmamigd was built without libmicrohttpd");
+    if (!rm_parse_address(text, 0, &options->metrics_host, &options->metrics_port, error)) {
+        g_prefix_error(error, "--metrics: ");
+        return FALSE;
+    }
+    if (options->metrics_port == 0)
+        return rm_fail(error, RM_REASON_USAGE, "--metrics: %s has no port; write ADDR:PORT or :PORT", text);
+    const char *host = options->metrics_host;
+    g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
+    return is_loopback(host) || address != NULL ||
+           rm_fail(error, RM_REASON_USAGE, "--metrics: `%s` is not an IP address", host);
 }
 
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
@@ -51,6 +69,8 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
         return rm_fail(error, RM_REASON_USAGE,
                        "no destination guests: give --qmp PATH, --qmp-dir DIR or --exec COMMAND");
+    if (!check_metrics(options, texts->metrics, error))
+        return FALSE;
     gboolean local = is_loopback(options->host);
     for (char **address = options->data_addresses; address != NULL && *address != NULL; address++) {
         g_autoptr(GInetAddress) parsed = g_inet_address_new_from_string(*address);
@@ -102,6 +122,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
          "RAM registered at a time, of each guest (all)", "SIZE"},
+        {"metrics", 0, 0, G_OPTION_ARG_STRING, &texts->metrics,
+         "serve metrics for Prometheus over HTTP (loopback)", "[ADDR]:PORT"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
     if (!rm_command_line_parse(&texts->line, entries,
@@ -127,6 +149,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);
+    g_free(texts.metrics);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     g_free(texts.max_pinned);
@@ -143,5 +166,6 @@ void rm_listen_options_free(RmListenOptions *options)
     g_free(options->exec);
     rm_common_options_clear(&options->common);
     g_strfreev(options->data_addresses);
+    g_free(options->metrics_host);
     g_free(options);
 }

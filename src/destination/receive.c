@@ -4,6 +4,7 @@
 
 #include "common/autoptr.h"
 #include "common/fault.h"
+#include "common/log-event.h"
 #include "common/reason.h"
 #include "control/channel.h"
 #include "control/json.h"
@@ -12,6 +13,7 @@
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
+#include "destination/verify.h"
 #include "handover/earlier.h"
 #include "handover/table.h"
 #include "memory/chunk.h"
@@ -31,6 +33,8 @@ typedef struct {
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
     RmState at; /* in the table; connecting at first */
+    RmSessionMeter meter;
+    RmReason reason; /* of an end without the guest */
     gboolean load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
@@ -71,8 +75,8 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         g_clear_pointer(&receive->rx, rm_rx_free);
         return FALSE;
     }
-    receive->registrar =
-        rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size, params.channels);
+    receive->registrar = rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size,
+                                          params.channels, receive->daemon->metrics);
     accept->window = params.releases ? receive->rx->window : 0;
     json_object_put(accept->address);
     accept->address = receive->rx->ops->offer(receive->rx);
@@ -115,10 +119,11 @@ static gboolean start_transport(Receive *receive, GError **error)
 static void report_accepted(const Receive *receive, const char *peer)
 {
     const RmAccept *accept = receive->accept;
-    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-              " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
-              receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
-              accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
+    rm_log_event(receive->dry_run ? RM_LOG_CHECKED : RM_LOG_ACCEPTED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE,
+                 "session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
+                 " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+                 receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
+                 accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
 }
 
 /* Ends everything that writes RAM: the load reads and writes it itself. */
@@ -183,37 +188,8 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
 {
-    g_autoptr(GArray) items = rm_verify_decode(message, receive->blocks, receive->chunk_size, error);
-    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    uint64_t block_index = UINT64_MAX;
-    if (items == NULL)
-        return FALSE;
-    if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
-        RmBlock *first = receive->blocks->pdata[0];
-        first->map[0] ^= 1;
-    }
-    json_object *differ = json_object_new_array();
-    for (guint i = 0; i < items->len; i++) {
-        const RmVerifyItem *item = &g_array_index(items, RmVerifyItem, i);
-        const RmBlock *block = receive->blocks->pdata[item->block];
-        if (item->block != block_index) {
-            g_array_set_size(extents, 0);
-            if (!rm_block_populated(block, extents, error)) {
-                json_object_put(differ);
-                return FALSE;
-            }
-            block_index = item->block;
-        }
-        RmDigest digest = rm_digest_range(block, extents, item->chunk * receive->chunk_size,
-                                          rm_chunk_length(block, receive->chunk_size, item->chunk));
-        if (digest.low != item->digest.low || digest.high != item->digest.high) {
-            json_object_array_add(differ, json_object_new_uint64(item->block));
-            json_object_array_add(differ, json_object_new_uint64(item->chunk));
-        }
-    }
-    json_object *reply = rm_json_message(RM_MSG_VERIFIED);
-    rm_json_add(reply, "differ", differ);
-    return rm_control_reply(receive->control, message, reply, error);
+    json_object *reply = rm_verify_compare(message, receive->blocks, receive->chunk_size, error);
+    return reply != NULL && rm_control_reply(receive->control, message, reply, error);
 }
 
 static gboolean on_state(Receive *receive, json_object *message, GError **error)
@@ -249,6 +225,12 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     return rm_control_reply(receive->control, message, reply, error);
 }
 
+static void set_at(Receive *receive, RmState state)
+{
+    receive->at = state;
+    rm_session_meter_move(&receive->meter, state);
+}
+
 /* An event, which the table must allow: records its state where that is due, unless somebody else has ended
  * the session there; then the session is in the state that stood in the way. */
 static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **error)
@@ -259,13 +241,13 @@ static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **err
     if ((row->duties & RM_DUTY(RECORD)) == 0) {
         if (receive->at != row->to)
             rm_fault_state(rm_state_name(row->to));
-        receive->at = row->to;
+        set_at(receive, row->to);
         return TRUE;
     }
     if (!rm_journal_move(receive->journal, rm_table_recorded(RM_SIDE_DESTINATION, row->from), row->to, run,
                          NULL, (row->duties & RM_DUTY(SYNC)) != 0, &state, error))
         return FALSE;
-    receive->at = state;
+    set_at(receive, state);
     rm_fault_state(rm_state_name(state));
     return state == row->to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
@@ -302,11 +284,13 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
         return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
+    gint64 begin = g_get_monotonic_time();
     receive->found.guest->ops->set_note(receive->found.guest, note_found, receive);
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
         return FALSE;
+    rm_metrics_observe(receive->daemon->metrics, RM_HISTOGRAM_LOAD, begin);
     g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
               receive->state_length);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
@@ -315,6 +299,7 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
 static gboolean on_commit(Receive *receive, json_object *message, GError **error)
 {
     g_autoptr(GError) problem = NULL;
+    gint64 begin = g_get_monotonic_time();
     gboolean run;
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
@@ -331,19 +316,22 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     rm_fault_pause("destination-committed");
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
-        g_critical("session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
-                   receive->entry.id, (*error)->message, receive->entry.id);
+        rm_log_event(RM_LOG_STUCK, G_LOG_LEVEL_CRITICAL, rm_error_reason(*error),
+                     "session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
+                     receive->entry.id, (*error)->message, receive->entry.id);
         gboolean lives = rm_journal_vmm_lives(rm_journal_facts(receive->journal));
         if (!take(receive, lives ? RM_EVENT_ACTIVATE_FAILED : RM_EVENT_GONE, run, &problem))
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
+    if (run)
+        rm_metrics_observe(receive->daemon->metrics, RM_HISTOGRAM_COMMIT, begin);
     receive->found.guest->ops->put_back(receive->found.guest); /* until `done` a settle would do it, too */
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
-    g_message("session %s: guest %s is here and %s", receive->entry.id, receive->found.info->name,
-              run ? "runs" : "is paused");
+    rm_log_event(RM_LOG_MOVED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE, "session %s: guest %s is here and %s",
+                 receive->entry.id, receive->found.info->name, run ? "runs" : "is paused");
     json_object *reply = rm_json_message(RM_MSG_RUNNING);
     rm_json_add_bool(reply, "running", run);
     /* The guest is ours whether or not the source hears of it; it can ask. */
@@ -421,9 +409,13 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
     RmAccept *accept = receive->accept = rm_accept_new();
+    rm_session_meter_begin(&receive->meter, receive->daemon->metrics);
+    if (hello != NULL)
+        rm_log_context_set(hello->session, hello->guest_name, NULL);
     if (hello == NULL || !rm_admit_terms(receive->daemon->options, hello, accept, error))
         return FALSE;
     receive->entry.id = g_strdup(hello->session);
+    receive->entry.log = rm_log_context();
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
     if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
@@ -443,7 +435,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
         hello->dry_run || rm_guard_destination_start(hello, accept, &receive->found, peer, row->to,
                                                      &receive->journal, &receive->guardian, error);
     if (hello->dry_run || receive->journal != NULL)
-        receive->at = row->to;
+        set_at(receive, row->to);
     if (!guarded)
         return FALSE;
     report_accepted(receive, peer);
@@ -495,11 +487,13 @@ static void serve_requests(Receive *receive)
         if (!dispatch(receive, message, &problem))
             rm_control_reply_failure(receive->control, message, RM_MSG_FAILED, problem, NULL);
     }
+    receive->reason = rm_error_reason(problem);
     if (problem == NULL || is_ours(receive))
         return;
-    receive->cancelled = rm_error_reason(problem) == RM_REASON_CANCELLED;
-    g_warning("session %s ended without the guest: %s: %s", receive->entry.id,
-              rm_reason_name(rm_error_reason(problem)), problem->message);
+    receive->cancelled = receive->reason == RM_REASON_CANCELLED;
+    rm_log_event(receive->cancelled ? RM_LOG_CANCELLED : RM_LOG_FAILED, G_LOG_LEVEL_WARNING, receive->reason,
+                 "session %s ended without the guest: %s: %s", receive->entry.id,
+                 rm_reason_name(receive->reason), problem->message);
     tell_source(receive, problem);
 }
 
@@ -535,6 +529,9 @@ static void receive_clear(Receive *receive)
 {
     if (receive->journal != NULL && !is_ours(receive) && !rm_state_is_end(receive->at))
         abort_journal(receive);
+    /* A connection that was lost after the guest had come is no reason for anything. */
+    rm_session_meter_end(&receive->meter, receive->at,
+                         receive->at == RM_STATE_DONE ? RM_REASON_NONE : receive->reason, receive->dry_run);
     end_writers(receive);
     end_guest(receive);
     rm_control_free(g_steal_pointer(&receive->control));
@@ -563,6 +560,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
     Receive receive = {.daemon = daemon, .entry = {.cancel = g_cancellable_new(), .stream = stream}};
     g_autoptr(GError) error = NULL;
     rm_autojson message = NULL;
+    rm_log_context_set(NULL, NULL, peer);
     receive.control = rm_control_new(stream, first, &(RmControlParams){0});
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
@@ -570,6 +568,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
     rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
+        rm_metrics_count_refusal(daemon->metrics, rm_error_reason(error));
         if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
             g_warning("%s: no hello came: %s", peer, error->message);
             tell_source(&receive, error);
@@ -577,12 +576,16 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
             g_debug("%s: %s", peer, error->message);
         }
     } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
+        rm_metrics_count(daemon->metrics, RM_METRIC_CONNECTIONS_QUERY);
         rm_daemon_answer_query(daemon, receive.control, message);
     } else if (accept_hello(&receive, message, peer, &error)) {
         serve_requests(&receive);
     } else {
         rm_fault_state(rm_state_name(RM_STATE_REFUSED));
-        g_warning("%s: refused: %s: %s", peer, rm_reason_name(rm_error_reason(error)), error->message);
+        receive.reason = rm_error_reason(error);
+        rm_log_event(RM_LOG_REFUSED, G_LOG_LEVEL_WARNING, receive.reason, "%s: refused: %s: %s", peer,
+                     rm_reason_name(receive.reason), error->message);
+        rm_session_meter_end(&receive.meter, RM_STATE_REFUSED, receive.reason, FALSE);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);
     }

@@ -7,6 +7,7 @@
 #include "guest/qemu/pump.h"
 
 #include "common/autoptr.h"
+#include "common/log-context.h"
 #include "common/reason.h"
 #include "control/message.h" /* RM_STATE_MAX */
 
@@ -118,7 +119,7 @@ static RmPump *start(gboolean writes, const uint8_t *source, gsize length, int *
     pump->fd = ends[writes ? 1 : 0];
     fcntl(pump->fd, F_SETPIPE_SZ, PIPE_BYTES); /* fewer wake-ups; a refusal does no harm */
     fcntl(pump->fd, F_SETFL, O_NONBLOCK);
-    pump->thread = g_thread_try_new("state", thread_main, pump, error);
+    pump->thread = rm_log_thread_try_new("state", thread_main, pump, error);
     if (pump->thread == NULL) {
         g_prefix_error(error, "cannot start the device state's thread: ");
         return NULL;

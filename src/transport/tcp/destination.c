@@ -14,6 +14,7 @@
  */
 #include "transport/tcp/destination.h"
 
+#include "common/log-context.h"
 #include "transport/barrier.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
@@ -230,7 +231,7 @@ static gboolean adopt_locked(Destination *destination, GIOStream *stream, unsign
         return rm_set_errno(error, RM_REASON_INTERNAL, -code, "data channel %u: cannot set socket options",
                             index);
     channel->fd = fd;
-    channel->thread = g_thread_try_new("rm-tcp-rx", receiver, channel, error);
+    channel->thread = rm_log_thread_try_new("rm-tcp-rx", receiver, channel, error);
     if (channel->thread == NULL) {
         g_prefix_error(error, "data channel %u: cannot start its receiver: ", index);
         return FALSE;
@@ -334,6 +335,7 @@ static const RmRxOps destination_ops = {
     .wait_round = destination_wait_round,
     .abort = destination_abort,
     .payload_bytes = destination_payload_bytes,
+    .registered_bytes = rm_rx_registers_nothing,
     .stop = destination_stop,
     .free = destination_free,
 };
