@@ -4,16 +4,16 @@
 
 #include "common/autoptr.h"
 #include "common/fault.h"
-#include "common/log-event.h"
 #include "common/reason.h"
 #include "control/channel.h"
 #include "control/json.h"
 #include "control/message.h"
 #include "destination/admit.h"
+#include "destination/compare.h"
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
-#include "destination/verify.h"
+#include "destination/tell.h"
 #include "handover/earlier.h"
 #include "handover/table.h"
 #include "memory/chunk.h"
@@ -35,7 +35,7 @@ typedef struct {
     RmState at; /* in the table; connecting at first */
     RmSessionMeter meter;
     RmReason reason; /* of an end without the guest */
-    gboolean load_tried, ended, cancelled, dry_run;
+    gboolean prepared, load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
     RmBlock *state;
@@ -116,16 +116,6 @@ static gboolean start_transport(Receive *receive, GError **error)
                    first != NULL ? ": " : "", first != NULL ? first->message : "");
 }
 
-static void report_accepted(const Receive *receive, const char *peer)
-{
-    const RmAccept *accept = receive->accept;
-    rm_log_event(receive->dry_run ? RM_LOG_CHECKED : RM_LOG_ACCEPTED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE,
-                 "session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-                 " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
-                 receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
-                 accept->channels, accept->chunk_size >> 20, receive->dry_run ? ", checks only" : "");
-}
-
 /* Ends everything that writes RAM: the load reads and writes it itself. */
 static void end_writers(Receive *receive)
 {
@@ -145,7 +135,7 @@ static gboolean on_transport(Receive *receive, json_object *message, GError **er
     g_clear_pointer(&receive->rx, rm_rx_free);
     if (!start_transport(receive, error))
         return FALSE;
-    report_accepted(receive, "the same source");
+    rm_tell_accepted(receive->hello, receive->accept, receive->found.path, "the same source");
     return rm_control_reply(receive->control, message, rm_accept_encode(receive->accept), error);
 }
 
@@ -173,6 +163,36 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
     return TRUE;
 }
 
+/* How the VMM was, for whoever has to put that back. */
+static gboolean note_found(gpointer data, json_object *found, GError **error)
+{
+    Receive *receive = data;
+    RmState state;
+    return rm_journal_move(receive->journal, 1u << receive->at, receive->at, FALSE, found, FALSE, &state,
+                           error) &&
+           (state == receive->at ||
+            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
+                    rm_state_name(state)));
+}
+
+/* Once, behind the first round, when the source has other things to do than to wait for us. A failure is the
+ * load's, which tries again.
+ *
+ * Until the load this QEMU may yet be left waiting: then it is as it was found, by put_back(), or by what
+ * note_found() left for whoever settles the session. Should somebody change the settings meanwhile, the load
+ * fails: QEMU compares x-ignore-shared with the stream's. */
+static void prepare_load(Receive *receive)
+{
+    if (receive->prepared)
+        return;
+    receive->prepared = TRUE;
+    const RmGuestOps *ops = receive->found.guest->ops;
+    g_autoptr(GError) problem = NULL;
+    ops->set_note(receive->found.guest, note_found, receive);
+    if (!rm_guardian_ready(receive->guardian, &problem) || !ops->prepare_load(receive->found.guest, &problem))
+        g_debug("not prepared yet: %s", problem->message);
+}
+
 /* The channels' writes of this round have landed before any zero range is applied, and the source begins no
  * further round before the answer: a page is either written or zeroed in a round, and the two never race. */
 static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
@@ -183,13 +203,15 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
         !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
         !zero_ranges(receive, end->zeroes, error))
         return FALSE;
-    return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error);
+    if (!rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error))
+        return FALSE;
+    prepare_load(receive);
+    return TRUE;
 }
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
 {
-    json_object *reply = rm_verify_compare(message, receive->blocks, receive->chunk_size, error);
-    return reply != NULL && rm_control_reply(receive->control, message, reply, error);
+    return rm_compare_digests(receive->control, message, receive->blocks, receive->chunk_size, error);
 }
 
 static gboolean on_state(Receive *receive, json_object *message, GError **error)
@@ -260,18 +282,6 @@ static gboolean is_ours(const Receive *receive)
                                  receive->at == RM_STATE_DOUBTFUL);
 }
 
-/* How the VMM was before the load, for whoever has to put that back. */
-static gboolean note_found(gpointer data, json_object *found, GError **error)
-{
-    Receive *receive = data;
-    RmState state;
-    return rm_journal_move(receive->journal, RM_STATE_BIT(SWITCHOVER), RM_STATE_SWITCHOVER, FALSE, found,
-                           FALSE, &state, error) &&
-           (state == RM_STATE_SWITCHOVER ||
-            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
-                    rm_state_name(state)));
-}
-
 static gboolean on_load(Receive *receive, json_object *message, GError **error)
 {
     if (receive->state == NULL)
@@ -285,7 +295,6 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
     gint64 begin = g_get_monotonic_time();
-    receive->found.guest->ops->set_note(receive->found.guest, note_found, receive);
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
@@ -304,9 +313,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
     /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the
-     * guest. */
-    RmGuestRun state;
-    if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
+     * guest. That it answers, it has just shown. */
+    if (!receive->found.guest->ops->poll(receive->found.guest, error))
         return FALSE;
     rm_fault_pause("destination-commit");
     /* The one step that makes the guest ours, for it excludes the other: a query that aborts (fates.c). A
@@ -316,9 +324,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     rm_fault_pause("destination-committed");
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
-        rm_log_event(RM_LOG_STUCK, G_LOG_LEVEL_CRITICAL, rm_error_reason(*error),
-                     "session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
-                     receive->entry.id, (*error)->message, receive->entry.id);
+        rm_tell_stuck(receive->entry.id, *error);
         gboolean lives = rm_journal_vmm_lives(rm_journal_facts(receive->journal));
         if (!take(receive, lives ? RM_EVENT_ACTIVATE_FAILED : RM_EVENT_GONE, run, &problem))
             g_warning("session %s: %s", receive->entry.id, problem->message);
@@ -326,12 +332,12 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     }
     if (run)
         rm_metrics_observe(receive->daemon->metrics, RM_HISTOGRAM_COMMIT, begin);
-    receive->found.guest->ops->put_back(receive->found.guest); /* until `done` a settle would do it, too */
+    /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
+    receive->found.guest->ops->put_back(receive->found.guest);
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
-    rm_log_event(RM_LOG_MOVED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE, "session %s: guest %s is here and %s",
-                 receive->entry.id, receive->found.info->name, run ? "runs" : "is paused");
+    rm_tell_moved(receive->entry.id, receive->found.info->name, run);
     json_object *reply = rm_json_message(RM_MSG_RUNNING);
     rm_json_add_bool(reply, "running", run);
     /* The guest is ours whether or not the source hears of it; it can ask. */
@@ -438,7 +444,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
         set_at(receive, row->to);
     if (!guarded)
         return FALSE;
-    report_accepted(receive, peer);
+    rm_tell_accepted(hello, accept, receive->found.path, peer);
     rm_fault_state(rm_state_name(RM_STATE_PRECOPY));
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
@@ -491,9 +497,7 @@ static void serve_requests(Receive *receive)
     if (problem == NULL || is_ours(receive))
         return;
     receive->cancelled = receive->reason == RM_REASON_CANCELLED;
-    rm_log_event(receive->cancelled ? RM_LOG_CANCELLED : RM_LOG_FAILED, G_LOG_LEVEL_WARNING, receive->reason,
-                 "session %s ended without the guest: %s: %s", receive->entry.id,
-                 rm_reason_name(receive->reason), problem->message);
+    rm_tell_ended(receive->entry.id, problem);
     tell_source(receive, problem);
 }
 
@@ -504,8 +508,11 @@ static void end_guest(Receive *receive)
     g_autoptr(GError) error = NULL;
     gboolean burnt = receive->load_tried && !is_ours(receive);
     gboolean surplus = receive->found.started && !is_ours(receive);
-    if (receive->found.guest == NULL || (!burnt && !surplus))
+    if (receive->found.guest == NULL || (!burnt && !surplus)) {
+        if (receive->prepared && !is_ours(receive))
+            receive->found.guest->ops->put_back(receive->found.guest);
         return;
+    }
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))
         g_warning("%s: %s", receive->found.path, error->message);
     else if (burnt)
@@ -582,10 +589,8 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
         serve_requests(&receive);
     } else {
         rm_fault_state(rm_state_name(RM_STATE_REFUSED));
-        receive.reason = rm_error_reason(error);
-        rm_log_event(RM_LOG_REFUSED, G_LOG_LEVEL_WARNING, receive.reason, "%s: refused: %s: %s", peer,
-                     rm_reason_name(receive.reason), error->message);
-        rm_session_meter_end(&receive.meter, RM_STATE_REFUSED, receive.reason, FALSE);
+        rm_tell_refused(peer, error);
+        rm_session_meter_end(&receive.meter, RM_STATE_REFUSED, rm_error_reason(error), FALSE);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);
     }

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Digests compared. */
-#include "destination/verify.h"
+/* The destination's part of --verify. */
+#include "destination/compare.h"
 
 #include "common/fault.h"
 #include "control/json.h"
 #include "control/message.h"
 #include "memory/chunk.h"
+#include "memory/digest.h"
 
-json_object *rm_verify_compare(json_object *message, GPtrArray *blocks, uint64_t chunk_size, GError **error)
+gboolean rm_compare_digests(RmControl *control, json_object *message, GPtrArray *blocks, uint64_t chunk_size,
+                            GError **error)
 {
     g_autoptr(GArray) items = rm_verify_decode(message, blocks, chunk_size, error);
     g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
     uint64_t block_index = UINT64_MAX;
     if (items == NULL)
-        return NULL;
+        return FALSE;
     if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
         RmBlock *first = blocks->pdata[0];
         first->map[0] ^= 1;
@@ -26,7 +28,7 @@ json_object *rm_verify_compare(json_object *message, GPtrArray *blocks, uint64_t
             g_array_set_size(extents, 0);
             if (!rm_block_populated(block, extents, error)) {
                 json_object_put(differ);
-                return NULL;
+                return FALSE;
             }
             block_index = item->block;
         }
@@ -39,5 +41,5 @@ json_object *rm_verify_compare(json_object *message, GPtrArray *blocks, uint64_t
     }
     json_object *reply = rm_json_message(RM_MSG_VERIFIED);
     rm_json_add(reply, "differ", differ);
-    return reply;
+    return rm_control_reply(control, message, reply, error);
 }
