@@ -98,7 +98,12 @@ static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPrefligh
                              GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    return rm_preflight_recheck(self->qmp, self->pid, blocks, options, self->devices, error);
+    /* A destination that can't load the state, for the device that was added, ends the session meanwhile:
+     * what is found here is the better word. */
+    rm_qmp_shield(self->qmp, TRUE);
+    gboolean ok = rm_preflight_recheck(self->qmp, self->pid, blocks, options, self->devices, error);
+    rm_qmp_shield(self->qmp, FALSE);
+    return ok;
 }
 
 static gboolean qemu_fence(RmGuest *guest, int64_t *ret_stall_us, GError **error)
