@@ -2,17 +2,14 @@
 /* The listener and the registry of sessions. */
 #include "destination/daemon.h"
 
-#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "destination/caller.h"
 #include "destination/fates.h"
-#include "destination/receive.h"
-#include "transport/tcp/wire.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#define HELLO_WAIT_S rm_fault_number("hello-wait", 10)
 /* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those
  * is no error to GLib, but the end of the process. */
 #define CONNECTIONS_MAX 512
@@ -38,11 +35,38 @@ void rm_daemon_free(RmDaemon *daemon)
         return;
     g_hash_table_unref(daemon->sessions);
     g_hash_table_unref(daemon->busy);
+    rm_access_unref(daemon->access);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
     rm_daemon_metrics_free(daemon->metrics);
     g_free(daemon->boot);
     g_free(daemon);
+}
+
+/* ---- who may call ---- */
+
+RmAccess *rm_daemon_access(RmDaemon *daemon)
+{
+    g_mutex_lock(&daemon->lock);
+    RmAccess *access = daemon->access != NULL ? rm_access_ref(daemon->access) : NULL;
+    g_mutex_unlock(&daemon->lock);
+    return access;
+}
+
+gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
+{
+    const RmListenOptions *options = daemon->options;
+    if (options->common.tls_creds == NULL)
+        return TRUE;
+    RmAccess *access = rm_access_load(options->common.tls_creds, options->tls_allow, error);
+    if (access == NULL)
+        return FALSE;
+    g_mutex_lock(&daemon->lock);
+    RmAccess *old = daemon->access;
+    daemon->access = access;
+    g_mutex_unlock(&daemon->lock);
+    rm_access_unref(old);
+    return TRUE;
 }
 
 /* ---- registry ---- */
@@ -144,73 +168,6 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
 
 /* ---- connections ---- */
 
-/* Every token is compared, and each in constant time, so that the answer's delay tells a stranger nothing.
- * The lock is held while the transport takes the connection over, so that the session can't free it
- * meanwhile. */
-static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const RmTcpPreamble *preamble,
-                          GError **error)
-{
-    GHashTableIter iter;
-    gpointer value;
-    RmDaemonSession *found = NULL;
-    g_mutex_lock(&daemon->lock);
-    g_hash_table_iter_init(&iter, daemon->sessions);
-    while (g_hash_table_iter_next(&iter, NULL, &value)) {
-        RmDaemonSession *session = value;
-        if (rm_token_equal(session->token, preamble->token) && session->rx != NULL)
-            found = session;
-    }
-    if (found != NULL)
-        rm_log_context_enter(found->log);
-    gboolean ok =
-        found != NULL
-            ? found->rx->ops->adopt(found->rx, G_IO_STREAM(connection), preamble->channel, error)
-            : rm_fail(error, RM_REASON_TOKEN, "a data channel without a valid token was turned away");
-    g_mutex_unlock(&daemon->lock);
-    return ok;
-}
-
-static void take_data(RmDaemon *daemon, GSocketConnection *connection, const char *peer)
-{
-    g_autoptr(GError) error = NULL;
-    RmTcpPreamble preamble;
-    GSocket *socket = g_socket_connection_get_socket(connection);
-    if (!rm_tcp_preamble_receive(socket, HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
-        !hand_over(daemon, connection, &preamble, &error)) {
-        rm_metrics_count_refusal(daemon->metrics, rm_error_reason(error));
-        g_warning("%s: %s", peer, error->message);
-    } else {
-        rm_metrics_count(daemon->metrics, RM_METRIC_CONNECTIONS_DATA);
-    }
-}
-
-static char *peer_name(GSocketConnection *connection)
-{
-    g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
-    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address))
-                           : g_strdup("a peer");
-}
-
-static void serve(RmDaemon *daemon, GSocketConnection *connection)
-{
-    GSocket *socket = g_socket_connection_get_socket(connection);
-    g_autofree char *peer = peer_name(connection);
-    char first = '\0';
-    GInputVector vector = {&first, 1};
-    int flags = G_SOCKET_MSG_PEEK;
-    g_socket_set_timeout(socket, HELLO_WAIT_S);
-    gssize n = g_socket_receive_message(socket, NULL, &vector, 1, NULL, NULL, &flags, NULL, NULL);
-    g_socket_set_timeout(socket, 0);
-    if (n == 1 && first == '{')
-        rm_receive_run(daemon, G_IO_STREAM(connection), NULL, peer);
-    else if (n == 1 && first == RM_TCP_MAGIC[0])
-        take_data(daemon, connection, peer);
-    else {
-        rm_metrics_count(daemon->metrics, n == 1 ? RM_METRIC_REFUSED_STRANGER : RM_METRIC_REFUSED_SILENT);
-        g_debug("%s: a connection that is none of ours was closed", peer);
-    }
-}
-
 typedef struct {
     RmDaemon *daemon;
     GSocketConnection *connection;
@@ -219,9 +176,7 @@ typedef struct {
 static gpointer caller_main(gpointer data)
 {
     Caller *caller = data;
-    rm_metrics_add(caller->daemon->metrics, RM_METRIC_CONNECTIONS, 1);
-    serve(caller->daemon, caller->connection);
-    rm_metrics_add(caller->daemon->metrics, RM_METRIC_CONNECTIONS, -1);
+    rm_caller_serve(caller->daemon, caller->connection);
     g_object_unref(caller->connection);
     g_atomic_int_add(&caller->daemon->connections, -1);
     g_free(caller);
@@ -286,6 +241,17 @@ static gboolean add_address(GSocketService *service, GSocketAddress *address, ui
     return TRUE;
 }
 
+/* [::] and 0.0.0.0: one socket for both, unless this host has no IPv6. */
+static gboolean add_everywhere(GSocketService *service, uint16_t port, uint16_t *ret_port, GError **error)
+{
+    GSocketListener *listener = G_SOCKET_LISTENER(service);
+    g_autoptr(GError) problem = NULL;
+    *ret_port = port != 0 ? port : g_socket_listener_add_any_inet_port(listener, NULL, &problem);
+    if (problem == NULL && (port == 0 || g_socket_listener_add_inet_port(listener, port, NULL, &problem)))
+        return TRUE;
+    return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on port %u: %s", port, problem->message);
+}
+
 /* All addresses of a name, or one in figures, with the scope that a link-local one has. */
 static gboolean add_host(GSocketService *service, const char *host, uint16_t port, uint16_t *ret_port,
                          GError **error)
@@ -303,10 +269,12 @@ static gboolean add_host(GSocketService *service, const char *host, uint16_t por
     }
 }
 
-/* Whether listening on `host` (NULL: 127.0.0.1) takes in `inet`; another socket for it would be refused then.
- */
-static gboolean listens_on(const char *host, GInetAddress *inet)
+/* Whether the main socket takes in `inet`; another one for it would be refused then. */
+static gboolean listens_on(const RmListenOptions *options, GInetAddress *inet)
 {
+    const char *host = options->host;
+    if (rm_listen_everywhere(options))
+        return TRUE;
     g_autoptr(GInetAddress) listened = g_inet_address_new_from_string(host != NULL ? host : "127.0.0.1");
     if (listened == NULL) /* a name */
         return FALSE;
@@ -322,10 +290,14 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
     daemon->connections_max = connections_max();
+    if (!rm_daemon_reload(daemon, error))
+        return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);
     if (options->host != NULL) {
         ok = add_host(service, options->host, options->port, &daemon->port, error);
+    } else if (rm_listen_everywhere(options)) {
+        ok = add_everywhere(service, options->port, &daemon->port, error);
     } else {
         g_autoptr(GInetAddress) loopback = g_inet_address_new_loopback(G_SOCKET_FAMILY_IPV4);
         g_autoptr(GSocketAddress) address = g_inet_socket_address_new(loopback, options->port);
@@ -334,7 +306,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
         uint16_t port;
         g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
-        if (listens_on(options->host, inet))
+        if (listens_on(options, inet))
             continue;
         g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, daemon->port);
         ok = add_address(service, address, &port, error);

@@ -2,14 +2,13 @@
 /*
  * The destination daemon: one listening port, a thread a connection, many sessions.
  *
- * A connection that begins with '{' is a control connection and lives as long as its session (receive.c), or
- * answers a query; one that begins with 'R' is a data channel, which proves a session's token and is handed
- * to its transport. One that says nothing for ten seconds is closed.
+ * What a connection is for, and who may make one, is caller.h's and access.h's.
  */
 #pragma once
 
 #include "common/log-context.h"
 #include "control/channel.h"
+#include "destination/access.h"
 #include "destination/metrics.h"
 #include "destination/options.h"
 #include "transport/transport.h"
@@ -31,14 +30,16 @@ typedef struct {
     GHashTable *busy;        /* char*: QMP paths in use */
     uint64_t received_bytes; /* by sessions' transports that have ended */
     gboolean stopping;
+    RmAccess *access; /* NULL: no TLS */
 } RmDaemon;
 
 /* What the daemon knows of a running session; owned by the session's thread. */
 typedef struct {
     char *id;
     uint8_t token[RM_TOKEN_BYTES];
-    RmRx *rx;          /* NULL until data channels may come */
-    GIOStream *stream; /* the control connection, borrowed: data channels must show the same certificate */
+    RmRx *rx;            /* NULL until data channels may come */
+    gboolean plain_data; /* both ends agreed to data in clear, though the control connection is inside TLS */
+    GIOStream *stream;   /* the control connection, borrowed: data channels must show the same certificate */
     GCancellable *cancel;
     RmLogContext *log; /* its thread's, borrowed */
 } RmDaemonSession;
@@ -46,8 +47,15 @@ typedef struct {
 RmDaemon *rm_daemon_new(const RmListenOptions *options);
 void rm_daemon_free(RmDaemon *daemon);
 
-/* Starts to listen, in the default main context. Reasons usage, internal. */
+/* Loads what rm_daemon_reload() does, and starts to listen, in the default main context. Reasons usage, tls,
+ * internal. */
 gboolean rm_daemon_listen(RmDaemon *daemon, GError **error);
+
+/* Reads again what may change while the daemon runs: the credentials of --tls-creds, and who may call. On
+ * failure all stays as it was. Sessions that run are left alone. */
+gboolean rm_daemon_reload(RmDaemon *daemon, GError **error);
+/* Who may call from now on; NULL without TLS. Caller unrefs. */
+RmAccess *rm_daemon_access(RmDaemon *daemon);
 
 /* No new sessions; cancels those before `commit`, waits for all to end. */
 void rm_daemon_stop(RmDaemon *daemon);

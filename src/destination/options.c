@@ -6,6 +6,7 @@
 #include "common/size.h"
 #include "config.h"
 #include "control/message.h"
+#include "destination/access.h"
 #include "transport/window.h"
 
 #include <gio/gio.h>
@@ -50,6 +51,23 @@ static gboolean check_metrics(RmListenOptions *options, const char *text, GError
            rm_fail(error, RM_REASON_USAGE, "--metrics: `%s` is not an IP address", host);
 }
 
+gboolean rm_listen_everywhere(const RmListenOptions *options)
+{
+    return options->host == NULL && options->common.tls_creds != NULL;
+}
+
+static gboolean check_tls(const RmListenOptions *options, GError **error)
+{
+    char **name = options->tls_allow;
+    if (name != NULL && options->common.tls_creds == NULL)
+        return rm_fail(error, RM_REASON_USAGE, "--tls-allow needs --tls-creds");
+    while (name != NULL && *name != NULL) {
+        if (!rm_access_check_name(*name++, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
 {
     if (!texts->listen)
@@ -69,7 +87,7 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
         return rm_fail(error, RM_REASON_USAGE,
                        "no destination guests: give --qmp PATH, --qmp-dir DIR or --exec COMMAND");
-    if (!check_metrics(options, texts->metrics, error))
+    if (!check_tls(options, error) || !check_metrics(options, texts->metrics, error))
         return FALSE;
     gboolean local = is_loopback(options->host);
     for (char **address = options->data_addresses; address != NULL && *address != NULL; address++) {
@@ -78,11 +96,11 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
             return rm_fail(error, RM_REASON_USAGE, "--data-address: `%s` is not an IP address", *address);
         local = local && g_inet_address_get_is_loopback(parsed);
     }
-    if (!local && !options->insecure)
+    if (!local && !options->insecure && options->common.tls_creds == NULL)
         return rm_fail(
             error, RM_REASON_USAGE,
-            "listening beyond loopback would let anyone on the network send a guest here, in clear text; "
-            "--insecure accepts that");
+            "listening beyond loopback would let anyone on the network send a guest here, in clear text: set "
+            "TLS up with --tls-creds; --insecure accepts it as it is");
     return TRUE;
 }
 
@@ -106,7 +124,7 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
 {
     const GOptionEntry entries[] = {
         {"listen", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_CALLBACK, take_listen,
-         "accept guests (loopback, port 24780)", "[ADDR][:PORT]"},
+         "accept guests (loopback, with TLS all addresses; port 24780)", "[ADDR][:PORT]"},
         {"qmp", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->qmp,
          "QMP socket of a QEMU that waits with -incoming defer", "PATH"},
         {"qmp-dir", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp_dir,
@@ -115,6 +133,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "command that starts a waiting QEMU and prints its QMP path", "COMMAND"},
         {"data-address", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->data_addresses,
          "address for the data channels (that of --listen)", "ADDR"},
+        {"tls-allow", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->tls_allow,
+         "a name that a source's certificate may have, or *.DOMAIN (any of the CA)", "NAME"},
         {"insecure", 0, 0, G_OPTION_ARG_NONE, &options->insecure, "listen beyond loopback without TLS", NULL},
         {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)",
          "SIZE"},
@@ -164,6 +184,7 @@ void rm_listen_options_free(RmListenOptions *options)
     g_strfreev(options->qmp);
     g_free(options->qmp_dir);
     g_free(options->exec);
+    g_strfreev(options->tls_allow);
     rm_common_options_clear(&options->common);
     g_strfreev(options->data_addresses);
     g_free(options->metrics_host);

@@ -135,7 +135,8 @@ static gboolean on_transport(Receive *receive, json_object *message, GError **er
     g_clear_pointer(&receive->rx, rm_rx_free);
     if (!start_transport(receive, error))
         return FALSE;
-    rm_tell_accepted(receive->hello, receive->accept, receive->found.path, "the same source");
+    rm_tell_accepted(receive->hello, receive->accept, receive->found.path, "the same source",
+                     receive->entry.stream);
     return rm_control_reply(receive->control, message, rm_accept_encode(receive->accept), error);
 }
 
@@ -430,8 +431,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->added = TRUE;
     accept->boot = g_strdup(receive->daemon->boot);
     accept->token = rm_token_format(receive->entry.token);
-    if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
-        g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
+    rm_admit_features(receive->daemon->options, hello, receive->entry.stream, accept);
+    receive->entry.plain_data = rm_has_name(accept->features, RM_FEATURE_PLAIN_DATA);
     /* The journal is the last step before `accept`: what is refused leaves no file. */
     if (!prepare_guest(receive, error) || !start_transport(receive, error))
         return FALSE;
@@ -444,7 +445,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
         set_at(receive, row->to);
     if (!guarded)
         return FALSE;
-    rm_tell_accepted(hello, accept, receive->found.path, peer);
+    rm_tell_accepted(hello, accept, receive->found.path, peer, receive->entry.stream);
     rm_fault_state(rm_state_name(RM_STATE_PRECOPY));
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }

@@ -3,14 +3,17 @@
 #include "destination/tell.h"
 
 #include "common/log-event.h"
+#include "destination/admit.h"
 
-void rm_tell_accepted(const RmHello *hello, const RmAccept *accept, const char *path, const char *peer)
+void rm_tell_accepted(const RmHello *hello, const RmAccept *accept, const char *path, const char *peer,
+                      GIOStream *stream)
 {
     rm_log_event(hello->dry_run ? RM_LOG_CHECKED : RM_LOG_ACCEPTED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE,
                  "session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-                 " channels, chunks of %" G_GUINT64_FORMAT " MiB%s",
+                 " channels, chunks of %" G_GUINT64_FORMAT " MiB, %s%s",
                  hello->session, hello->guest_name, peer, path, accept->transport, accept->channels,
-                 accept->chunk_size >> 20, hello->dry_run ? ", checks only" : "");
+                 accept->chunk_size >> 20, rm_admit_data_kind(stream, accept),
+                 hello->dry_run ? ", checks only" : "");
 }
 
 void rm_tell_refused(const char *peer, const GError *problem)

@@ -4,8 +4,10 @@
 
 #include "control/message.h"
 
-/* Let in; once more if it goes on over another transport. `path`: of its QEMU's QMP socket. */
-void rm_tell_accepted(const RmHello *hello, const RmAccept *accept, const char *path, const char *peer);
+/* Let in; once more if it goes on over another transport. `path`: of its QEMU's QMP socket;
+ * `stream`: the control connection. */
+void rm_tell_accepted(const RmHello *hello, const RmAccept *accept, const char *path, const char *peer,
+                      GIOStream *stream);
 void rm_tell_refused(const char *peer, const GError *problem);
 /* Its end without the guest, before `commit`. */
 void rm_tell_ended(const char *session, const GError *problem);

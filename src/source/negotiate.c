@@ -19,10 +19,19 @@ static void on_lost(GCancellable *lost, RmSession *session)
     g_cancellable_cancel(session->cancel);
 }
 
+RmTarget rm_negotiate_target(const RmSession *session)
+{
+    const RmSendOptions *options = session->options;
+    return (RmTarget){options->host, options->port, session->tls, options->tls_host};
+}
+
 gboolean rm_negotiate_connect(RmSession *session, GError **error)
 {
-    session->control =
-        rm_connect_control(session->options->host, session->options->port, session->cancel, error);
+    const char *creds = session->options->common.tls_creds;
+    if (creds != NULL && (session->tls = rm_tls_load(creds, RM_TLS_SOURCE, error)) == NULL)
+        return FALSE;
+    RmTarget target = rm_negotiate_target(session);
+    session->control = rm_connect_control(&target, session->cancel, error);
     if (session->control == NULL)
         return FALSE;
     session->lost_handler =
@@ -144,6 +153,8 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .device = session->options->common.rdma_device,
         .gid_index = session->options->common.gid_index,
         .packets = session->options->common.packets,
+        .tls = session->tls,
+        .tls_host = session->options->tls_host ?: session->options->host,
         .serialise = session->options->serialise_chunks,
         .copy = session->watches != NULL && !rm_fault("no-copy"),
         .max_pinned = session->options->max_pinned,
@@ -175,6 +186,16 @@ static gboolean next_transport(RmSession *session, const GError *problem, GError
     return TRUE;
 }
 
+/* Whoever asks for TLS may take it for more than it is. */
+static void warn_of_rdma(RmSession *session)
+{
+    if (session->tls != NULL && strcmp(session->transport->name, "rdma") == 0)
+        rm_reporter_warning(
+            session->reporter, RM_REASON_TLS,
+            "TLS covers the control connection only: the guest's memory travels over rdma, which is "
+            "not encrypted; --transport tcp would be");
+}
+
 gboolean rm_negotiate_data(RmSession *session, GError **error)
 {
     for (guint tries = session->hello->transports->len;; tries--) {
@@ -188,6 +209,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
             return FALSE;
         }
     }
+    warn_of_rdma(session);
     RmSenderParams sender = {
         .tx = session->tx,
         .control = session->control,
