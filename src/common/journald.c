@@ -11,6 +11,7 @@
 
 #include "common/autoptr.h"
 #include "common/log-context.h"
+#include "common/log-event.h"
 #include "common/printable.h"
 
 #include <limits.h>
@@ -37,10 +38,14 @@ static void add(GString *entry, const char *key, const char *value)
 static void add_context(GString *entry)
 {
     g_autofree char *session = NULL, *guest = NULL, *peer = NULL;
+    const char *id, *reason;
     rm_log_context_get(&session, &guest, &peer);
     add(entry, "SESSION", session);
     add(entry, "GUEST", guest);
     add(entry, "PEER", peer);
+    rm_log_event_get(&id, &reason);
+    add(entry, "MESSAGE_ID", id);
+    add(entry, "REASON", reason);
 }
 
 gboolean rm_journald_send(const char *program, const GLogField *fields, gsize count)

@@ -26,3 +26,6 @@ typedef enum {
 /* A line in GLib's log, as g_message() and its like write it, with the event and the reason. */
 void rm_log_event(RmLogEvent event, GLogLevelFlags level, RmReason reason, const char *format, ...)
     G_GNUC_PRINTF(4, 5);
+
+/* Of the line that is being written, for the writer: MESSAGE_ID and REASON; NULL if it is no event. */
+void rm_log_event_get(const char **ret_id, const char **ret_reason);

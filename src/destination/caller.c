@@ -8,7 +8,6 @@
 #include "control/json.h"
 #include "control/message.h"
 #include "destination/receive.h"
-#include "destination/tell.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
 
@@ -21,6 +20,7 @@
 typedef struct {
     RmDaemon *daemon;
     GSocketConnection *connection;
+    RmPass *pass;
     GIOStream *stream; /* the connection, or TLS over it; owned */
     RmAccess *access;  /* NULL: no TLS here */
     char *peer;        /* for the log: its address, and the name that it has shown */
@@ -50,7 +50,14 @@ static void part(Caller *caller)
 static void refuse(Caller *caller, const GError *error)
 {
     rm_metrics_count_refusal(caller->daemon->metrics, rm_error_reason(error));
-    rm_tell_refused(caller->peer, error);
+    rm_pass_failed(caller->pass, caller->peer, "refused", error);
+}
+
+static void refuse_garbage(Caller *caller)
+{
+    g_autoptr(GError) error =
+        g_error_new_literal(RM_ERROR, RM_REASON_PROTOCOL, "something else than rdmamig speaks there");
+    refuse(caller, error);
 }
 
 /* ---- data channels ---- */
@@ -93,14 +100,15 @@ static gboolean hand_over(Caller *caller, const RmTcpPreamble *preamble, GError 
     return ok;
 }
 
+/* Identified before it is handed over: what is a session's the gate leaves alone. */
 static void take_data(Caller *caller, char first)
 {
     g_autoptr(GError) error = NULL;
     RmTcpPreamble preamble;
     if (!rm_tcp_preamble_receive(caller->stream, first, left_ms(caller), NULL, &preamble, &error) ||
-        !hand_over(caller, &preamble, &error)) {
+        (rm_pass_identify(caller->pass) && !hand_over(caller, &preamble, &error))) {
         rm_metrics_count_refusal(caller->daemon->metrics, rm_error_reason(error));
-        g_warning("%s: %s", caller->peer, error->message);
+        rm_pass_failed(caller->pass, caller->peer, "a data connection", error);
     } else {
         rm_metrics_count(caller->daemon->metrics, RM_METRIC_CONNECTIONS_DATA);
     }
@@ -149,6 +157,7 @@ static gboolean begin_tls(Caller *caller)
         part(caller);
         return FALSE;
     }
+    rm_pass_known(caller->pass);
     g_object_unref(caller->stream);
     caller->stream = stream;
     g_autofree char *address = g_steal_pointer(&caller->peer);
@@ -184,13 +193,15 @@ static void serve(Caller *caller)
         return;
     }
     if (first == '{')
-        rm_receive_run(caller->daemon, caller->stream, inside[0] != '\0' ? inside : NULL, caller->peer);
+        rm_receive_run(caller->daemon, caller->stream, inside[0] != '\0' ? inside : NULL, caller->peer,
+                       caller->pass);
     else if (first == RM_TCP_MAGIC[0])
         take_data(caller, inside[0]);
-    else {
-        rm_metrics_count(caller->daemon->metrics,
-                         first != '\0' ? RM_METRIC_REFUSED_STRANGER : RM_METRIC_REFUSED_SILENT);
-        g_debug("%s: a connection that is none of ours was closed", caller->peer);
+    else if (first != '\0') {
+        refuse_garbage(caller);
+    } else {
+        rm_metrics_count(caller->daemon->metrics, RM_METRIC_REFUSED_SILENT);
+        g_debug("%s: a connection that said nothing was closed", caller->peer);
     }
 }
 
@@ -201,11 +212,12 @@ static char *peer_address(GSocketConnection *connection)
                            : g_strdup("a peer");
 }
 
-void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection)
+void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pass)
 {
     Caller caller = {
         .daemon = daemon,
         .connection = connection,
+        .pass = pass,
         .stream = G_IO_STREAM(g_object_ref(connection)),
         .access = rm_daemon_access(daemon),
         .peer = peer_address(connection),

@@ -16,5 +16,5 @@
 
 #include "destination/daemon.h"
 
-/* Serves a fresh connection to its end; blocking. */
-void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection);
+/* Serves a fresh connection to its end; blocking. `pass` stays the caller's. */
+void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pass);

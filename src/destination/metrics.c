@@ -162,7 +162,17 @@ static void render_sessions(GString *text, const RmDaemonMetrics *metrics)
     rm_metrics_text_uint(text, name, "", get(&metrics->checks), NULL);
 }
 
-static void render_connections(GString *text, const RmDaemonMetrics *metrics)
+static void render_gate(GString *text, const RmMetricsSample *sample)
+{
+    const char *name = PREFIX "connections_half_open";
+    rm_metrics_text_family(text, name, "gauge", "Connections that have not said yet what they want.");
+    rm_metrics_text_uint(text, name, "", sample->half_open, NULL);
+    name = PREFIX "blocked_addresses";
+    rm_metrics_text_family(text, name, "gauge", "Addresses that are blocked for too many failures.");
+    rm_metrics_text_uint(text, name, "", sample->blocked, NULL);
+}
+
+static void render_connections(GString *text, const RmDaemonMetrics *metrics, const RmMetricsSample *sample)
 {
     static const struct {
         const char *name, *type, *help;
@@ -199,6 +209,10 @@ static void render_connections(GString *text, const RmDaemonMetrics *metrics)
                                      families[i].samples[k].value, NULL);
         }
     }
+    const char *name = PREFIX "connections_refused_total"; /* the last of the families, of which the gate
+                                                              counts two */
+    rm_metrics_text_uint(text, name, "", sample->half_open_ended, "cause", "half-open", NULL);
+    rm_metrics_text_uint(text, name, "", sample->blocked_ended, "cause", "blocked", NULL);
 }
 
 static void render_memory(GString *text, const RmDaemonMetrics *metrics, const RmMetricsSample *sample)
@@ -267,7 +281,8 @@ char *rm_metrics_render(const RmDaemonMetrics *metrics, const RmMetricsSample *s
     GString *text = g_string_new(NULL);
     render_build(text);
     render_sessions(text, metrics);
-    render_connections(text, metrics);
+    render_gate(text, sample);
+    render_connections(text, metrics, sample);
     render_memory(text, metrics, sample);
     render_histograms(text, metrics);
     render_process(text, &sample->process);

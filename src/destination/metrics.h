@@ -66,6 +66,10 @@ void rm_session_meter_end(RmSessionMeter *meter, RmState outcome, RmReason reaso
 typedef struct {
     uint64_t received_bytes;   /* guest memory and device state that has landed, since the start */
     uint64_t registered_bytes; /* registered now, of all sessions */
+    uint64_t half_open;        /* connections that have not said yet what they are */
+    uint64_t half_open_ended;  /* … of which one too many made room, since the start */
+    uint64_t blocked;          /* addresses, now */
+    uint64_t blocked_ended;    /* connections from such, since the start */
     RmProcessUsage process;
 } RmMetricsSample;
 

@@ -16,13 +16,6 @@ void rm_tell_accepted(const RmHello *hello, const RmAccept *accept, const char *
                  hello->dry_run ? ", checks only" : "");
 }
 
-void rm_tell_refused(const char *peer, const GError *problem)
-{
-    RmReason reason = rm_error_reason(problem);
-    rm_log_event(RM_LOG_REFUSED, G_LOG_LEVEL_WARNING, reason, "%s: refused: %s: %s", peer,
-                 rm_reason_name(reason), problem->message);
-}
-
 void rm_tell_ended(const char *session, const GError *problem)
 {
     RmReason reason = rm_error_reason(problem);

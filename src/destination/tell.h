@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The lines of a session that its operator waits for, or is warned of (common/log-event.h). */
+/* The lines of a session that its operator waits for, or is warned of (common/log-event.h); refusals
+ * are told by the gate (gate.h). */
 #pragma once
 
 #include "control/message.h"
@@ -8,7 +9,6 @@
  * `stream`: the control connection. */
 void rm_tell_accepted(const RmHello *hello, const RmAccept *accept, const char *path, const char *peer,
                       GIOStream *stream);
-void rm_tell_refused(const char *peer, const GError *problem);
 /* Its end without the guest, before `commit`. */
 void rm_tell_ended(const char *session, const GError *problem);
 void rm_tell_moved(const char *session, const char *guest, gboolean runs);
