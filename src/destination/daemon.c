@@ -216,9 +216,9 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char
     if (fate != RM_FATE_UNKNOWN) { /* so it showed its token */
         rm_log_context_set(session, NULL, NULL);
         g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
-    } else
-        rm_log_rate_warn(&daemon->unknown, "%s asked after session %.40s, of which no journal is here", peer,
-                         session);
+    } else {
+        rm_log_rate_warn(&daemon->unknown, "session %.40s was asked after by %s: unknown", session, peer);
+    }
 }
 
 /* ---- connections ---- */

@@ -169,7 +169,7 @@ static void test_data_of_another(void)
     take_control(&rig);
     call_for_data(&rig, rig.source);
     g_assert_cmpuint(adopted, ==, 1);
-    expect_warning("*(src.example.com): a data channel of session one with another certificate*");
+    expect_warning("*(src.example.com): *a data channel of session one with another certificate*");
     call_for_data(&rig, rig.other);
     g_assert_cmpuint(adopted, ==, 1);
     expect_warning("*a data channel of session one in clear text was turned away*");
