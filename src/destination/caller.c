@@ -27,6 +27,11 @@ typedef struct {
     gint64 deadline;
 } Caller;
 
+static gint64 hello_deadline(void)
+{
+    return g_get_monotonic_time() + HELLO_WAIT_S * G_USEC_PER_SEC;
+}
+
 static unsigned left_ms(const Caller *caller)
 {
     return (unsigned)MAX((caller->deadline - g_get_monotonic_time()) / 1000, 1);
@@ -139,7 +144,7 @@ static char read_first(Caller *caller)
     g_autoptr(GError) error = NULL;
     char first = '\0';
     if (!rm_tcp_read(caller->stream, &first, 1, caller->deadline, NULL, &error))
-        g_debug("%s: nothing came inside TLS: %s", caller->peer, error->message);
+        g_warning("%s: closed, for nothing was said inside TLS: %s", caller->peer, error->message);
     return first;
 }
 
@@ -164,6 +169,8 @@ static gboolean begin_tls(Caller *caller)
     g_autofree char *name = rm_tls_peer_name(stream);
     caller->peer = g_strdup_printf("%s (%s)", address, name);
     rm_log_context_set(NULL, NULL, caller->peer);
+    /* It has shown who it is, and on busy hosts that may have taken most of the time. */
+    caller->deadline = hello_deadline();
     return TRUE;
 }
 
@@ -221,7 +228,7 @@ void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pa
         .stream = G_IO_STREAM(g_object_ref(connection)),
         .access = rm_daemon_access(daemon),
         .peer = peer_address(connection),
-        .deadline = g_get_monotonic_time() + HELLO_WAIT_S * G_USEC_PER_SEC,
+        .deadline = hello_deadline(),
     };
     rm_log_context_set(NULL, NULL, caller.peer);
     rm_metrics_add(daemon->metrics, RM_METRIC_CONNECTIONS, 1);
