@@ -6,9 +6,11 @@
  */
 #pragma once
 
+#include "common/log-context.h"
 #include "control/channel.h"
 #include "destination/access.h"
 #include "destination/gate.h"
+#include "destination/metrics.h"
 #include "destination/options.h"
 #include "transport/transport.h"
 
@@ -21,14 +23,16 @@ typedef struct {
     int connections_max;            /* immutable */
     int connections;                /* atomic: threads of connections */
     gboolean full;                  /* the main loop's: callers are being turned away */
+    RmDaemonMetrics *metrics;       /* thread-safe */
     guint sessions_max;             /* immutable */
     RmGate *gate;                   /* immutable */
     RmLogRate unknown;              /* of queries after sessions that no journal knows */
 
-    GMutex lock;          /* all below */
-    GCond idle;           /* signalled when a session ends */
-    GHashTable *sessions; /* char* id -> RmDaemonSession* */
-    GHashTable *busy;     /* char*: QMP paths in use */
+    GMutex lock;             /* all below */
+    GCond idle;              /* signalled when a session ends */
+    GHashTable *sessions;    /* char* id -> RmDaemonSession* */
+    GHashTable *busy;        /* char*: QMP paths in use */
+    uint64_t received_bytes; /* by sessions' transports that have ended */
     gboolean stopping;
     RmAccess *access; /* NULL: no TLS */
 } RmDaemon;
@@ -42,6 +46,7 @@ typedef struct {
     GIOStream *stream;   /* the control connection, borrowed: data channels must show the same certificate */
     RmPass *pass;        /* of that connection, borrowed */
     GCancellable *cancel;
+    RmLogContext *log; /* its thread's, borrowed */
 } RmDaemonSession;
 
 /* Raises this process' limit of descriptors, which bounds connections and sessions, as far as it may. */
@@ -67,6 +72,9 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session);
 /* From here on data channels with the session's token go to `rx`; NULL: none any more. */
 void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx);
+
+/* What all sessions have received and hold now; any thread. */
+void rm_daemon_sample(RmDaemon *daemon, RmMetricsSample *ret_sample);
 
 /* Marks a QMP path as in use; FALSE if it is already. */
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path);

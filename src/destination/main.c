@@ -6,6 +6,7 @@
 #include "common/privileges.h"
 #include "destination/daemon.h"
 #include "destination/guard.h"
+#include "destination/metrics-http.h"
 #include "destination/options.h"
 #include "destination/reload.h"
 #include "destination/service.h"
@@ -82,6 +83,27 @@ static gboolean on_swept(gpointer data)
     return G_SOURCE_REMOVE;
 }
 
+/* In the server's thread. */
+static char *render_metrics(gpointer data)
+{
+    RmDaemon *daemon = data;
+    RmMetricsSample sample;
+    rm_daemon_sample(daemon, &sample);
+    return rm_metrics_render(daemon->metrics, &sample);
+}
+
+/* *ret_http is NULL if it is not wanted. */
+static gboolean start_metrics(RmDaemon *daemon, RmMetricsHttp **ret_http, GError **error)
+{
+    const RmListenOptions *options = daemon->options;
+    *ret_http = NULL;
+    if (options->metrics_port == 0)
+        return TRUE;
+    *ret_http =
+        rm_metrics_http_start(options->metrics_host, options->metrics_port, render_metrics, daemon, error);
+    return *ret_http != NULL;
+}
+
 static int run(const RmListenOptions *options, int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
@@ -93,8 +115,10 @@ static int run(const RmListenOptions *options, int argc, char **argv)
     g_unix_signal_add(SIGINT, on_stop, &this);
     g_unix_signal_add(SIGTERM, on_stop, &this);
     g_unix_signal_add(SIGHUP, on_hangup, &this);
-    if (!rm_daemon_listen(daemon, &error)) {
+    RmMetricsHttp *metrics;
+    if (!start_metrics(daemon, &metrics, &error) || !rm_daemon_listen(daemon, &error)) {
         g_critical("%s", error->message);
+        rm_metrics_http_stop(metrics);
         rm_daemon_free(daemon);
         return 1;
     }
@@ -110,6 +134,7 @@ static int run(const RmListenOptions *options, int argc, char **argv)
     g_main_loop_run(loop);
     g_thread_join(this.stopper);
     rm_service_free(this.service);
+    rm_metrics_http_stop(metrics);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
 }

@@ -17,7 +17,7 @@
 typedef struct {
     RmCommandLine line;
     gboolean listen, version;
-    char *address, *min_chunk, *max_chunk, *max_pinned, *max_sessions;
+    char *address, *metrics, *min_chunk, *max_chunk, *max_pinned, *max_sessions;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -34,6 +34,24 @@ static gboolean is_loopback(const char *host)
     g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
     return host == NULL || g_str_equal(host, "localhost") ||
            (address != NULL && g_inet_address_get_is_loopback(address));
+}
+
+static gboolean check_metrics(RmListenOptions *options, const char *text, GError **error)
+{
+    if (text == NULL)
+        return TRUE;
+    if (!RM_METRICS)
+        return rm_fail(error, RM_REASON_USAGE, "--metrics: this rdmamigd was built without libmicrohttpd");
+    if (!rm_parse_address(text, 0, &options->metrics_host, &options->metrics_port, error)) {
+        g_prefix_error(error, "--metrics: ");
+        return FALSE;
+    }
+    if (options->metrics_port == 0)
+        return rm_fail(error, RM_REASON_USAGE, "--metrics: %s has no port; write ADDR:PORT or :PORT", text);
+    const char *host = options->metrics_host;
+    g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
+    return is_loopback(host) || address != NULL ||
+           rm_fail(error, RM_REASON_USAGE, "--metrics: `%s` is not an IP address", host);
 }
 
 gboolean rm_listen_everywhere(const RmListenOptions *options)
@@ -78,7 +96,7 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
         return rm_fail(error, RM_REASON_USAGE,
                        "no destination guests: give --qmp PATH, --qmp-dir DIR or --exec COMMAND");
-    if (!check_tls(options, error))
+    if (!check_tls(options, error) || !check_metrics(options, texts->metrics, error))
         return FALSE;
     gboolean local = is_loopback(options->host);
     for (char **address = options->data_addresses; address != NULL && *address != NULL; address++) {
@@ -156,6 +174,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
          "RAM registered at a time, of each guest (all)", "SIZE"},
+        {"metrics", 0, 0, G_OPTION_ARG_STRING, &texts->metrics,
+         "serve metrics for Prometheus over HTTP (loopback)", "[ADDR]:PORT"},
         {"max-sessions", 0, 0, G_OPTION_ARG_STRING, &texts->max_sessions,
          "guests that may be on their way here at a time (16)", "N"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
@@ -189,6 +209,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);
+    g_free(texts.metrics);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     g_free(texts.max_pinned);
@@ -209,5 +230,6 @@ void rm_listen_options_free(RmListenOptions *options)
     rm_settings_clear(&options->settings);
     g_free(options->checked);
     g_strfreev(options->data_addresses);
+    g_free(options->metrics_host);
     g_free(options);
 }

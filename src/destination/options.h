@@ -11,6 +11,8 @@ typedef struct {
     char *qmp_dir;
     char *exec;
     char **data_addresses;
+    char *metrics_host;    /* NULL: loopback */
+    uint16_t metrics_port; /* 0: no --metrics */
     gboolean insecure;
     char **tls_allow; /* names of sources; NULL: every certificate of the CA */
     uint64_t min_chunk_size, max_chunk_size;

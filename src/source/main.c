@@ -6,11 +6,13 @@
  * session runs in its own (source/session.h).
  */
 #include "common/autoptr.h"
+#include "common/log-context.h"
 #include "common/log.h"
 #include "common/privileges.h"
 #include "common/reason.h"
 #include "config.h"
 #include "source/background.h"
+#include "source/connect.h"
 #include "source/guard.h"
 #include "source/monitor.h"
 #include "source/options.h"
@@ -102,6 +104,8 @@ static int run_send(const RmSendOptions *options)
     g_autofree char *id = g_uuid_string_random();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     g_autoptr(GError) error = NULL;
+    g_autofree char *peer = rm_connect_format(options->host, options->port);
+    rm_log_context_set_process(id, NULL, peer);
     RmReporter *reporter = rm_reporter_new(choose_style(options), id);
     RmSession *session = rm_session_new(options, reporter, id);
     if (options->background) {
