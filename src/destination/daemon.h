@@ -36,6 +36,7 @@ typedef struct {
     RmRx *rx;          /* NULL until data channels may come */
     GIOStream *stream; /* the control connection, borrowed: data channels must show the same certificate */
     GCancellable *cancel;
+    struct RmView *view; /* what others may see of it; lives for as long as the session is in the registry */
 } RmDaemonSession;
 
 RmDaemon *rm_daemon_new(const RmListenOptions *options);

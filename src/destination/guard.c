@@ -4,6 +4,7 @@
 
 #include "common/reason.h"
 #include "destination/settle.h"
+#include "handover/reports.h"
 
 #define QMP_TIMEOUT_MS 30000
 
@@ -53,6 +54,7 @@ static gboolean settle(RmJournal *journal, int qmp_fd, GError **error)
     gboolean ok = rm_settle_destination(journal, guest, &state, error);
     if (guest == NULL && rm_journal_vmm_lives(facts))
         g_warning("QEMU (pid %d) can't be reached: %s", (int)facts->pid, unreachable->message);
+    rm_reports_settled_here(facts, guest, state, *error, RM_REPORT_BY_GUARDIAN);
     if (ok && state == RM_STATE_DONE)
         g_message("session %s: guest %s is here", facts->session, facts->guest);
     else if (ok)

@@ -5,6 +5,7 @@
 #include "destination/daemon.h"
 #include "destination/guard.h"
 #include "destination/options.h"
+#include "destination/status.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
 
@@ -51,6 +52,9 @@ static int run(const RmListenOptions *options)
         rm_daemon_free(daemon);
         return 1;
     }
+    RmStatusSocket *status = rm_daemon_status_new(daemon, &error);
+    if (status == NULL)
+        g_warning("rdmamig status will not show what is received here: %s", error->message);
     if (in_memory != NULL)
         g_warning("%s", in_memory);
     rm_sweep_start(daemon);
@@ -61,6 +65,7 @@ static int run(const RmListenOptions *options)
     GThread *stopper = g_thread_new("stop", stop_main, both);
     g_main_loop_run(loop);
     g_thread_join(stopper);
+    rm_status_socket_free(status);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
 }

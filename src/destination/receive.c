@@ -9,9 +9,11 @@
 #include "control/json.h"
 #include "control/message.h"
 #include "destination/admit.h"
+#include "destination/compare.h"
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
+#include "destination/view.h"
 #include "handover/earlier.h"
 #include "handover/table.h"
 #include "memory/chunk.h"
@@ -71,8 +73,9 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         g_clear_pointer(&receive->rx, rm_rx_free);
         return FALSE;
     }
-    receive->registrar =
-        rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size, params.channels);
+    receive->registrar = rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size,
+                                          params.channels, receive->entry.view);
+    rm_view_transport(receive->entry.view, accept->transport);
     accept->window = params.releases ? receive->rx->window : 0;
     json_object_put(accept->address);
     accept->address = receive->rx->ops->offer(receive->rx);
@@ -127,6 +130,7 @@ static void end_writers(Receive *receive)
     if (receive->rx != NULL) {
         rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
         receive->rx->ops->stop(receive->rx);
+        rm_view_landed(receive->entry.view, receive->rx->ops->payload_bytes(receive->rx));
     }
     g_clear_pointer(&receive->registrar, rm_registrar_free);
 }
@@ -178,39 +182,23 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
         !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
         !zero_ranges(receive, end->zeroes, error))
         return FALSE;
+    rm_view_round(receive->entry.view, end->round, receive->rx->ops->payload_bytes(receive->rx), end->zeroes);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error);
 }
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
 {
     g_autoptr(GArray) items = rm_verify_decode(message, receive->blocks, receive->chunk_size, error);
-    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    uint64_t block_index = UINT64_MAX;
     if (items == NULL)
         return FALSE;
     if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
         RmBlock *first = receive->blocks->pdata[0];
         first->map[0] ^= 1;
     }
-    json_object *differ = json_object_new_array();
-    for (guint i = 0; i < items->len; i++) {
-        const RmVerifyItem *item = &g_array_index(items, RmVerifyItem, i);
-        const RmBlock *block = receive->blocks->pdata[item->block];
-        if (item->block != block_index) {
-            g_array_set_size(extents, 0);
-            if (!rm_block_populated(block, extents, error)) {
-                json_object_put(differ);
-                return FALSE;
-            }
-            block_index = item->block;
-        }
-        RmDigest digest = rm_digest_range(block, extents, item->chunk * receive->chunk_size,
-                                          rm_chunk_length(block, receive->chunk_size, item->chunk));
-        if (digest.low != item->digest.low || digest.high != item->digest.high) {
-            json_object_array_add(differ, json_object_new_uint64(item->block));
-            json_object_array_add(differ, json_object_new_uint64(item->chunk));
-        }
-    }
+    json_object *differ = rm_compare_digests(items, receive->blocks, receive->chunk_size, error);
+    if (differ == NULL)
+        return FALSE;
+    rm_view_verified(receive->entry.view, items->len);
     json_object *reply = rm_json_message(RM_MSG_VERIFIED);
     rm_json_add(reply, "differ", differ);
     return rm_control_reply(receive->control, message, reply, error);
@@ -249,6 +237,13 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     return rm_control_reply(receive->control, message, reply, error);
 }
 
+static void enter(Receive *receive, RmState state)
+{
+    receive->at = state;
+    rm_view_state(receive->entry.view, state);
+    rm_fault_state(rm_state_name(state));
+}
+
 /* An event, which the table must allow: records its state where that is due, unless somebody else has ended
  * the session there; then the session is in the state that stood in the way. */
 static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **error)
@@ -258,15 +253,13 @@ static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **err
     g_assert(row != NULL);
     if ((row->duties & RM_DUTY(RECORD)) == 0) {
         if (receive->at != row->to)
-            rm_fault_state(rm_state_name(row->to));
-        receive->at = row->to;
+            enter(receive, row->to);
         return TRUE;
     }
     if (!rm_journal_move(receive->journal, rm_table_recorded(RM_SIDE_DESTINATION, row->from), row->to, run,
                          NULL, (row->duties & RM_DUTY(SYNC)) != 0, &state, error))
         return FALSE;
-    receive->at = state;
-    rm_fault_state(rm_state_name(state));
+    enter(receive, state);
     return state == row->to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
 }
@@ -303,10 +296,12 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
     receive->found.guest->ops->set_note(receive->found.guest, note_found, receive);
+    int64_t begin = g_get_monotonic_time();
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
         return FALSE;
+    rm_view_loaded(receive->entry.view, receive->state_length, g_get_monotonic_time() - begin);
     g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
               receive->state_length);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
@@ -330,6 +325,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     if (!take(receive, RM_EVENT_COMMIT, run, error))
         return FALSE;
     rm_fault_pause("destination-committed");
+    int64_t begin = g_get_monotonic_time();
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
         g_critical("session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
                    receive->entry.id, (*error)->message, receive->entry.id);
@@ -338,6 +334,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
+    rm_view_activated(receive->entry.view, run, g_get_monotonic_time() - begin);
     receive->found.guest->ops->put_back(receive->found.guest); /* until `done` a settle would do it, too */
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
@@ -424,6 +421,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     if (hello == NULL || !rm_admit_terms(receive->daemon->options, hello, accept, error))
         return FALSE;
     receive->entry.id = g_strdup(hello->session);
+    receive->entry.view = rm_view_new(hello, peer);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
     if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
@@ -444,6 +442,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
                                                      &receive->journal, &receive->guardian, error);
     if (hello->dry_run || receive->journal != NULL)
         receive->at = row->to;
+    rm_view_state(receive->entry.view, RM_STATE_PRECOPY);
     if (!guarded)
         return FALSE;
     report_accepted(receive, peer);
@@ -495,6 +494,7 @@ static void serve_requests(Receive *receive)
         if (!dispatch(receive, message, &problem))
             rm_control_reply_failure(receive->control, message, RM_MSG_FAILED, problem, NULL);
     }
+    rm_view_problem(receive->entry.view, problem);
     if (problem == NULL || is_ours(receive))
         return;
     receive->cancelled = rm_error_reason(problem) == RM_REASON_CANCELLED;
@@ -545,9 +545,12 @@ static void receive_clear(Receive *receive)
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
     rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
+    if (receive->journal != NULL)
+        rm_view_keep(receive->entry.view, rm_journal_facts(receive->journal));
     rm_journal_close(receive->journal); /* from here on nobody looks after the session */
     if (receive->added)
         rm_daemon_remove(receive->daemon, &receive->entry);
+    rm_view_free(receive->entry.view);
     g_object_unref(receive->entry.cancel);
     g_free(receive->entry.id);
     rm_journal_prune(RM_SIDE_DESTINATION);
@@ -582,6 +585,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
         serve_requests(&receive);
     } else {
         rm_fault_state(rm_state_name(RM_STATE_REFUSED));
+        rm_view_problem(receive.entry.view, error);
         g_warning("%s: refused: %s: %s", peer, rm_reason_name(rm_error_reason(error)), error->message);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);

@@ -13,6 +13,7 @@ struct RmRegistrar {
     GPtrArray *blocks; /* RmBlock*, borrowed each */
     uint64_t chunk_size;
     unsigned channels;
+    RmView *view;
     GThreadPool *pool; /* of Task */
 };
 
@@ -29,11 +30,14 @@ static gboolean run_chunk(RmRegistrar *registrar, const Task *task, const RmRegi
     const RmRxOps *ops = registrar->rx->ops;
     uint32_t block = (uint32_t)task->decoded->block;
     const RmExtent *extents = (const RmExtent *)(const void *)chunk->extents->data;
-    if (task->mark != 0)
-        return ops->release_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len,
-                                  task->mark, error);
-    return ops->register_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len, regions,
-                               error);
+    int64_t begin = g_get_monotonic_time();
+    gboolean ok = task->mark != 0 ? ops->release_chunk(registrar->rx, block, chunk->chunk, extents,
+                                                       chunk->extents->len, task->mark, error)
+                                  : ops->register_chunk(registrar->rx, block, chunk->chunk, extents,
+                                                        chunk->extents->len, regions, error);
+    if (ok)
+        rm_view_registered(registrar->view, chunk->extents, task->mark != 0, g_get_monotonic_time() - begin);
+    return ok;
 }
 
 static void run(gpointer data, gpointer user_data)
@@ -91,7 +95,7 @@ gboolean rm_registrar_release(RmRegistrar *registrar, json_object *message, GErr
 }
 
 RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blocks, uint64_t chunk_size,
-                              unsigned channels)
+                              unsigned channels, RmView *view)
 {
     RmRegistrar *registrar = g_new0(RmRegistrar, 1);
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
@@ -101,6 +105,7 @@ RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blo
     g_ptr_array_set_free_func(registrar->blocks, NULL);
     registrar->chunk_size = chunk_size;
     registrar->channels = channels;
+    registrar->view = view;
     registrar->pool = g_thread_pool_new(run, registrar, threads, FALSE, NULL);
     return registrar;
 }

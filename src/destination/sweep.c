@@ -5,6 +5,7 @@
 #include "common/reason.h"
 #include "destination/settle.h"
 #include "handover/reach.h"
+#include "handover/reports.h"
 
 #define QMP_TIMEOUT_MS 30000
 
@@ -22,6 +23,7 @@ static void settle(RmJournal *journal)
     RmState state = RM_STATE_COUNT;
     gboolean reached = rm_reach_guest(facts, QMP_TIMEOUT_MS, &guest, &unreachable);
     gboolean ok = rm_settle_destination(journal, guest, &state, &error);
+    rm_reports_settled_here(facts, guest, state, reached ? error : unreachable, RM_REPORT_BY_SWEEP);
     if (ok && reached)
         g_message("session %s, which an earlier rdmamigd left: guest %s, %s", facts->session, facts->guest,
                   rm_state_name(state));

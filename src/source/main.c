@@ -10,11 +10,13 @@
 #include "common/reason.h"
 #include "config.h"
 #include "source/background.h"
+#include "source/connect.h"
 #include "source/guard.h"
 #include "source/monitor.h"
 #include "source/options.h"
 #include "source/resolve.h"
 #include "source/session.h"
+#include "source/status.h"
 
 #include <glib-unix.h>
 #include <locale.h>
@@ -26,8 +28,9 @@
 
 static const char usage_text[] =
     "usage: rdmamig send --qmp PATH --to HOST[:PORT] [OPTION…]   move a guest (send --help: all options)\n"
-    "       rdmamig status [--json] [SESSION|GUEST]             what is being sent from this host\n"
-    "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays here\n"
+    "       rdmamig status [--json] [--all] [SESSION|GUEST]     this host's sessions, sent and received\n"
+    "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays at its "
+    "source\n"
     "       rdmamig resolve [SESSION] [--force-resume] [--json] settle a session that was broken off; list "
     "them\n"
     "       rdmamig --version | --help\n"
@@ -101,6 +104,8 @@ static int run_send(const RmSendOptions *options)
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     g_autoptr(GError) error = NULL;
     RmReporter *reporter = rm_reporter_new(choose_style(options), id);
+    g_autofree char *peer = rm_connect_format(options->host, options->port);
+    rm_reporter_set_peer(reporter, peer);
     RmSession *session = rm_session_new(options, reporter, id);
     if (options->background) {
         rm_background_enter_scope(id);
@@ -123,6 +128,7 @@ static int run_send(const RmSendOptions *options)
     g_main_loop_run(loop);
     g_thread_join(thread);
     int status = send.result.exit_status;
+    rm_reporter_keep(reporter, &send.result, &session->metrics); /* while we still look after the session */
     if (!rm_reporter_result(reporter, &send.result, &session->metrics, options->report, &error)) {
         g_warning("%s", error->message);
         status = status == 0 ? 6 : status;
@@ -168,17 +174,26 @@ static int verb_background(int argc, char **argv)
 
 static int verb_status(int argc, char **argv)
 {
-    gboolean json = argc > 1 && strcmp(argv[1], "--json") == 0;
-    if (argc > (json ? 3 : 2) || (argc > 1 && !json && argv[1][0] == '-'))
-        return usage_error("status takes [--json] [SESSION|GUEST]");
-    return rm_monitor_status(argc > (json ? 2 : 1) ? argv[argc - 1] : NULL, json);
+    RmLookOptions options = {0};
+    gboolean json = FALSE;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            json = TRUE;
+        else if (strcmp(argv[i], "--all") == 0)
+            options.all = TRUE;
+        else if (argv[i][0] == '-' || *argv[i] == '\0' || options.which != NULL)
+            return usage_error("status takes [--json] [--all] [SESSION|GUEST]");
+        else
+            options.which = argv[i];
+    }
+    return rm_status(&options, json);
 }
 
 static int verb_cancel(int argc, char **argv)
 {
-    if (argc > 2 || (argc == 2 && argv[1][0] == '-'))
+    if (argc > 2 || (argc == 2 && (argv[1][0] == '-' || *argv[1] == '\0')))
         return usage_error("cancel takes [SESSION|GUEST]");
-    return rm_monitor_cancel(argc == 2 ? argv[1] : NULL);
+    return rm_cancel(argc == 2 ? argv[1] : NULL);
 }
 
 static int verb_resolve(int argc, char **argv)
