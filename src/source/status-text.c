@@ -113,15 +113,19 @@ static void append_sender(GString *text, json_object *status)
         append_indented(text, line);
 }
 
+/* On tcp "registered" only means populated. */
 static void append_receiver(GString *text, json_object *status)
 {
+    const char *transport = text_of(status, "transport");
     g_autofree char *landed = rm_format_size(uint_of(status, "landed_bytes"));
     g_autofree char *registered = rm_format_size(uint_of(status, "registered_bytes"));
-    g_autofree char *line =
-        g_strdup_printf("%s landed%s%s, %" G_GUINT64_FORMAT " rounds, %s registered", landed,
-                        *text_of(status, "transport") != '\0' ? " over " : "", text_of(status, "transport"),
-                        uint_of(status, "rounds"), registered);
-    append_indented(text, line);
+    g_autoptr(GString) line = g_string_new(NULL);
+    g_string_printf(line, "%" G_GUINT64_FORMAT " rounds, %s landed", uint_of(status, "rounds"), landed);
+    if (*transport != '\0')
+        g_string_append_printf(line, " over %s", transport);
+    if (strcmp(transport, "rdma") == 0)
+        g_string_append_printf(line, ", %s registered", registered);
+    append_indented(text, line->str);
 }
 
 static void append_live(GString *text, json_object *status)
@@ -177,12 +181,15 @@ static void append_row(GString *text, json_object *object)
     g_string_append_printf(text, "%s\n", time);
 }
 
-void rm_status_text_group(GString *text, const char *heading, const GPtrArray *objects)
+void rm_status_text_group(GString *text, const char *heading, const GPtrArray *objects, gboolean full)
 {
     if (objects->len > 0)
         g_string_append_printf(text, "%s\n", heading);
     for (guint i = 0; i < objects->len; i++) {
         append_row(text, objects->pdata[i]);
+        if (full)
+            g_string_append_printf(text, "%*ssession %s\n", INDENT, "",
+                                   text_of(objects->pdata[i], "session"));
         if (strcmp(text_of(objects->pdata[i], "event"), "status") == 0)
             append_live(text, objects->pdata[i]);
         else

@@ -9,7 +9,7 @@
 #define RM_STATUS_COLUMNS 80
 
 void rm_status_text_head(GString *text);
-/* Nothing if there are none. */
-void rm_status_text_group(GString *text, const char *heading, const GPtrArray *objects);
+/* Nothing if there are none. `full`: with the sessions' whole ids. */
+void rm_status_text_group(GString *text, const char *heading, const GPtrArray *objects, gboolean full);
 /* An rdmamigd's answer. */
 void rm_status_text_daemon(GString *text, json_object *daemon);

@@ -24,14 +24,14 @@ static void print_lines(const GPtrArray *objects)
     }
 }
 
-static void print_text(const RmLook *look, guint n)
+static void print_text(const RmLook *look, guint n, gboolean full)
 {
     g_autoptr(GString) text = g_string_new(NULL);
     if (n > 0)
         rm_status_text_head(text);
-    rm_status_text_group(text, "nobody looks after these:", look->unresolved);
-    rm_status_text_group(text, "under way:", look->live);
-    rm_status_text_group(text, "ended:", look->ended);
+    rm_status_text_group(text, "nobody looks after these:", look->unresolved, full);
+    rm_status_text_group(text, "under way:", look->live, full);
+    rm_status_text_group(text, "ended:", look->ended, full);
     if (n == 0)
         g_string_append(text, "no session on this host\n");
     for (guint i = 0; i < look->daemons->len; i++)
@@ -53,7 +53,7 @@ int rm_status(const RmLookOptions *options, gboolean json)
         print_lines(look.live);
         print_lines(look.ended);
     } else {
-        print_text(&look, n);
+        print_text(&look, n, options->which != NULL);
     }
     return look.unresolved->len > 0 ? UNRESOLVED : look.unreadable ? FAILED : OK;
 }
