@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The answer to `verify`: which chunks are not what the source has. */
+/* The destination's part of --verify: digests of chunks that the source made of its RAM are compared with
+ * those of ours. */
 #pragma once
 
-#include "memory/block.h"
+#include "control/channel.h"
 
-#include <json-c/json.h>
-
-/* `items` of RmVerifyItem, `blocks` of RmBlock*: an array [block, chunk, …] of those that differ, which the
- * caller owns; NULL with an error. */
-json_object *rm_compare_digests(const GArray *items, const GPtrArray *blocks, uint64_t chunk_size,
-                                GError **error);
+/* Answers a `verify` request with the chunks that differ. `blocks`: RmBlock*. Nothing may write them
+ * meanwhile. */
+gboolean rm_compare_digests(RmControl *control, json_object *message, GPtrArray *blocks, uint64_t chunk_size,
+                            GError **error);

@@ -8,6 +8,18 @@
 
 #define QMP_TIMEOUT_MS 30000
 
+gboolean rm_guard_destination_check(const RmHello *hello, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    g_autoptr(RmJournal) journal = rm_journal_open(RM_SIDE_DESTINATION, hello->session, &problem);
+    if (journal != NULL)
+        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
+    if (problem == NULL)
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
+
 static RmJournal *start_journal(const RmHello *hello, const RmAccept *accept, const RmFound *found,
                                 const char *peer, RmState first, GError **error)
 {

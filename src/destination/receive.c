@@ -33,7 +33,7 @@ typedef struct {
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
     RmState at; /* in the table; connecting at first */
-    gboolean load_tried, ended, cancelled, dry_run;
+    gboolean prepared, load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
     RmBlock *state;
@@ -172,6 +172,36 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
     return TRUE;
 }
 
+/* How the VMM was, for whoever has to put that back. */
+static gboolean note_found(gpointer data, json_object *found, GError **error)
+{
+    Receive *receive = data;
+    RmState state;
+    return rm_journal_move(receive->journal, 1u << receive->at, receive->at, FALSE, found, FALSE, &state,
+                           error) &&
+           (state == receive->at ||
+            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
+                    rm_state_name(state)));
+}
+
+/* Once, behind the first round, when the source has other things to do than to wait for us. A failure is the
+ * load's, which tries again.
+ *
+ * Until the load this QEMU may yet be left waiting: then it is as it was found, by put_back(), or by what
+ * note_found() left for whoever settles the session. Should somebody change the settings meanwhile, the load
+ * fails: QEMU compares x-ignore-shared with the stream's. */
+static void prepare_load(Receive *receive)
+{
+    if (receive->prepared)
+        return;
+    receive->prepared = TRUE;
+    const RmGuestOps *ops = receive->found.guest->ops;
+    g_autoptr(GError) problem = NULL;
+    ops->set_note(receive->found.guest, note_found, receive);
+    if (!rm_guardian_ready(receive->guardian, &problem) || !ops->prepare_load(receive->found.guest, &problem))
+        g_debug("not prepared yet: %s", problem->message);
+}
+
 /* The channels' writes of this round have landed before any zero range is applied, and the source begins no
  * further round before the answer: a page is either written or zeroed in a round, and the two never race. */
 static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
@@ -183,25 +213,15 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
         !zero_ranges(receive, end->zeroes, error))
         return FALSE;
     rm_view_round(receive->entry.view, end->round, receive->rx->ops->payload_bytes(receive->rx), end->zeroes);
-    return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error);
+    if (!rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error))
+        return FALSE;
+    prepare_load(receive);
+    return TRUE;
 }
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
 {
-    g_autoptr(GArray) items = rm_verify_decode(message, receive->blocks, receive->chunk_size, error);
-    if (items == NULL)
-        return FALSE;
-    if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
-        RmBlock *first = receive->blocks->pdata[0];
-        first->map[0] ^= 1;
-    }
-    json_object *differ = rm_compare_digests(items, receive->blocks, receive->chunk_size, error);
-    if (differ == NULL)
-        return FALSE;
-    rm_view_verified(receive->entry.view, items->len);
-    json_object *reply = rm_json_message(RM_MSG_VERIFIED);
-    rm_json_add(reply, "differ", differ);
-    return rm_control_reply(receive->control, message, reply, error);
+    return rm_compare_digests(receive->control, message, receive->blocks, receive->chunk_size, error);
 }
 
 static gboolean on_state(Receive *receive, json_object *message, GError **error)
@@ -220,6 +240,7 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     receive->state = rm_block_new("device-state", size);
     receive->state->map = map;
     receive->state_length = length;
+    rm_view_state_bytes(receive->entry.view, length);
     receive->rx->ops->add_block(receive->rx, receive->state);
     rm_registrar_add_block(receive->registrar, receive->state);
     g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
@@ -271,18 +292,6 @@ static gboolean is_ours(const Receive *receive)
                                  receive->at == RM_STATE_DOUBTFUL);
 }
 
-/* How the VMM was before the load, for whoever has to put that back. */
-static gboolean note_found(gpointer data, json_object *found, GError **error)
-{
-    Receive *receive = data;
-    RmState state;
-    return rm_journal_move(receive->journal, RM_STATE_BIT(SWITCHOVER), RM_STATE_SWITCHOVER, FALSE, found,
-                           FALSE, &state, error) &&
-           (state == RM_STATE_SWITCHOVER ||
-            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
-                    rm_state_name(state)));
-}
-
 static gboolean on_load(Receive *receive, json_object *message, GError **error)
 {
     if (receive->state == NULL)
@@ -295,13 +304,10 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
         return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
-    receive->found.guest->ops->set_note(receive->found.guest, note_found, receive);
-    int64_t begin = g_get_monotonic_time();
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
         return FALSE;
-    rm_view_loaded(receive->entry.view, receive->state_length, g_get_monotonic_time() - begin);
     g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
               receive->state_length);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
@@ -314,9 +320,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
     /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the
-     * guest. */
-    RmGuestRun state;
-    if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
+     * guest. That it answers, it has just shown. */
+    if (!receive->found.guest->ops->poll(receive->found.guest, error))
         return FALSE;
     rm_fault_pause("destination-commit");
     /* The one step that makes the guest ours, for it excludes the other: a query that aborts (fates.c). A
@@ -325,7 +330,6 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     if (!take(receive, RM_EVENT_COMMIT, run, error))
         return FALSE;
     rm_fault_pause("destination-committed");
-    int64_t begin = g_get_monotonic_time();
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
         g_critical("session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
                    receive->entry.id, (*error)->message, receive->entry.id);
@@ -334,8 +338,9 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
-    rm_view_activated(receive->entry.view, run, g_get_monotonic_time() - begin);
-    receive->found.guest->ops->put_back(receive->found.guest); /* until `done` a settle would do it, too */
+    rm_view_activated(receive->entry.view);
+    /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
+    receive->found.guest->ops->put_back(receive->found.guest);
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
@@ -401,19 +406,6 @@ static gboolean prepare_guest(Receive *receive, GError **error)
     return TRUE;
 }
 
-/* Before anything is started or emptied for it; rm_journal_create() has the last word. */
-static gboolean check_fresh(const RmHello *hello, GError **error)
-{
-    g_autoptr(GError) problem = NULL;
-    g_autoptr(RmJournal) journal = rm_journal_open(RM_SIDE_DESTINATION, hello->session, &problem);
-    if (journal != NULL)
-        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
-    if (problem == NULL)
-        return TRUE;
-    g_propagate_error(error, g_steal_pointer(&problem));
-    return FALSE;
-}
-
 static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
@@ -424,7 +416,7 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     receive->entry.view = rm_view_new(hello, peer);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
+    if (!rm_guard_destination_check(hello, error) || !rm_token_new(receive->entry.token, error) ||
         !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
@@ -510,8 +502,11 @@ static void end_guest(Receive *receive)
     g_autoptr(GError) error = NULL;
     gboolean burnt = receive->load_tried && !is_ours(receive);
     gboolean surplus = receive->found.started && !is_ours(receive);
-    if (receive->found.guest == NULL || (!burnt && !surplus))
+    if (receive->found.guest == NULL || (!burnt && !surplus)) {
+        if (receive->prepared && !is_ours(receive))
+            receive->found.guest->ops->put_back(receive->found.guest);
         return;
+    }
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))
         g_warning("%s: %s", receive->found.path, error->message);
     else if (burnt)
@@ -545,8 +540,7 @@ static void receive_clear(Receive *receive)
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
     rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
-    if (receive->journal != NULL)
-        rm_view_keep(receive->entry.view, rm_journal_facts(receive->journal));
+    rm_view_keep(receive->entry.view, receive->journal);
     rm_journal_close(receive->journal); /* from here on nobody looks after the session */
     if (receive->added)
         rm_daemon_remove(receive->daemon, &receive->entry);

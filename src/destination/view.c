@@ -20,13 +20,13 @@ struct RmView {
 
     GMutex lock; /* all below */
     RmState state;
+    int64_t state_us;      /* since when; monotonic */
     const char *transport; /* NULL: none yet */
     GArray *rounds;        /* Round, at most RM_REPORT_ROUNDS_MAX: the first ones and the latest */
     uint64_t n_rounds, landed, landed_before; /* … the latest round */
-    uint64_t zero_pages, verified_chunks, state_bytes;
+    uint64_t zero_pages, state_bytes;
     uint64_t registrations, registered, registered_most; /* bytes, in granules */
     int64_t registration_us, load_us, activate_us;       /* -1: it did not come to that */
-    gboolean run;
     GError *problem;
 };
 
@@ -71,7 +71,11 @@ void rm_view_state(RmView *view, RmState state)
 {
     if (!lock(view))
         return;
+    int64_t now = g_get_monotonic_time();
+    if (state == RM_STATE_PREPARED)
+        view->load_us = now - view->state_us;
     view->state = state;
+    view->state_us = now;
     g_mutex_unlock(&view->lock);
 }
 
@@ -143,14 +147,6 @@ void rm_view_round(RmView *view, uint64_t number, uint64_t landed, const GArray 
     g_mutex_unlock(&view->lock);
 }
 
-void rm_view_verified(RmView *view, guint chunks)
-{
-    if (!lock(view))
-        return;
-    view->verified_chunks += chunks;
-    g_mutex_unlock(&view->lock);
-}
-
 void rm_view_landed(RmView *view, uint64_t landed)
 {
     if (!lock(view))
@@ -159,21 +155,19 @@ void rm_view_landed(RmView *view, uint64_t landed)
     g_mutex_unlock(&view->lock);
 }
 
-void rm_view_loaded(RmView *view, uint64_t state_bytes, int64_t us)
+void rm_view_state_bytes(RmView *view, uint64_t bytes)
 {
     if (!lock(view))
         return;
-    view->state_bytes = state_bytes;
-    view->load_us = us;
+    view->state_bytes = bytes;
     g_mutex_unlock(&view->lock);
 }
 
-void rm_view_activated(RmView *view, gboolean run, int64_t us)
+void rm_view_activated(RmView *view)
 {
     if (!lock(view))
         return;
-    view->run = run;
-    view->activate_us = run ? us : -1;
+    view->activate_us = g_get_monotonic_time() - view->state_us;
     g_mutex_unlock(&view->lock);
 }
 
@@ -230,7 +224,6 @@ static json_object *metrics_object(const RmView *view)
     rm_json_add_uint(object, "state_bytes", view->state_bytes);
     rm_json_add_uint(object, "registrations", view->registrations);
     rm_json_add_uint(object, "registered_bytes", view->registered_most);
-    rm_json_add_uint(object, "verified_chunks", view->verified_chunks);
     return object;
 }
 
@@ -249,11 +242,11 @@ static json_object *rounds_array(const RmView *view)
 }
 
 /* By the session's own knowledge: its QEMU may be slow to answer, or gone. */
-static char *whereabouts(const RmView *view, const RmJournalFacts *facts)
+static char *whereabouts(const RmView *view, const RmJournalFacts *facts, gboolean run)
 {
     switch (view->state) {
     case RM_STATE_DONE:
-        return g_strdup_printf("guest %s %s on %s", facts->guest, view->run ? "runs" : "is paused",
+        return g_strdup_printf("guest %s %s on %s", facts->guest, run ? "runs" : "is paused",
                                g_get_host_name());
     case RM_STATE_COMMITTED:
         return g_strdup_printf("guest %s is on %s, and does not run", facts->guest, g_get_host_name());
@@ -262,12 +255,16 @@ static char *whereabouts(const RmView *view, const RmJournalFacts *facts)
     }
 }
 
-void rm_view_keep(RmView *view, const RmJournalFacts *facts)
+void rm_view_keep(RmView *view, RmJournal *journal)
 {
-    if (!lock(view))
+    g_auto(RmJournalRecord) record = {0};
+    if (journal == NULL || !rm_journal_read(journal, &record, NULL) || !lock(view))
         return;
+    const RmJournalFacts *facts = rm_journal_facts(journal);
     g_auto(RmSettled) settled = {.state = view->state};
-    rm_settled_at_destination(&settled, facts, whereabouts(view, facts));
+    rm_settled_at_destination(&settled, facts, whereabouts(view, facts, record.run));
+    if (!record.run)
+        view->activate_us = -1;
     RmReport report = {
         .session = facts->session,
         .guest = facts->guest,

@@ -29,11 +29,10 @@ void rm_view_registered(RmView *view, const GArray *extents, gboolean released, 
 /* A round, or a part of it, has ended, with `landed` bytes since the session began; `zeroes` of RmZeroRange.
  */
 void rm_view_round(RmView *view, uint64_t round, uint64_t landed, const GArray *zeroes);
-void rm_view_verified(RmView *view, guint chunks);
 void rm_view_landed(RmView *view, uint64_t landed);
-void rm_view_loaded(RmView *view, uint64_t state_bytes, int64_t us);
-/* `run`: the guest was let run, which took `us`; else it was left paused. */
-void rm_view_activated(RmView *view, gboolean run, int64_t us);
+void rm_view_state_bytes(RmView *view, uint64_t bytes);
+/* The guest was let run, if that was due: what it took is counted from `committed` on. */
+void rm_view_activated(RmView *view);
 /* Why the session ends; the first one counts. */
 void rm_view_problem(RmView *view, const GError *problem);
 
@@ -46,5 +45,6 @@ json_object *rm_view_status(RmView *view, uint64_t landed);
 /* Whether an operator's cancel still comes in time: the session was not committed when last heard of. */
 gboolean rm_view_may_cancel(RmView *view);
 
-/* At the end, with the journal's lock held: writes the session's report (handover/reports.h). */
-void rm_view_keep(RmView *view, const RmJournalFacts *facts);
+/* At the end, with the journal's lock held: writes the session's report (handover/reports.h). Nothing without
+ * a journal: what was refused leaves no file. */
+void rm_view_keep(RmView *view, RmJournal *journal);

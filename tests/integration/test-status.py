@@ -31,7 +31,7 @@ REPORT = {"schema": int, "time": str, "session": str, "guest": str, "event": str
           "version": str, "transport": str, "metrics": dict, "rounds": list}
 REPORTED = {"source": (*METRICS, "bulk_mib_s"),
             "destination": ("total_ms", "state_load_ms", "registration_ms", "landed_bytes", "zero_pages", "rounds",
-                            "state_bytes", "registrations", "registered_bytes", "verified_chunks")}
+                            "state_bytes", "registrations", "registered_bytes")}
 
 
 class Status(Case):
@@ -175,7 +175,7 @@ class Status(Case):
         figures = landed["metrics"]
         self.assertGreaterEqual(figures["landed_bytes"], sent["metrics"]["sent_bytes"])
         self.assertEqual(figures["rounds"], sent["metrics"]["rounds"] + 1, "the device state's is one, too")
-        self.assertEqual(figures["verified_chunks"], sent["metrics"]["verified_chunks"])
+        self.assertGreater(sent["metrics"]["verified_chunks"], 0)
         self.assertGreater(figures["state_load_ms"], 0)
         self.assertEqual(sum(each["landed_bytes"] for each in landed["rounds"]) // MIB, figures["landed_bytes"] // MIB)
         self.assertGreaterEqual(figures["registered_bytes"], figures["landed_bytes"] // 2)
