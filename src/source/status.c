@@ -111,7 +111,9 @@ int rm_cancel(const char *which)
     g_auto(Target) target = {.which = which};
     gboolean done = TRUE;
     rm_status_each(RM_STATUS_SEND, consider_sender, &target);
-    rm_status_each(RM_STATUS_RECV, consider_receiver, &target);
+    /* What is named and sent from here is meant, without a wait for an rdmamigd that may hang. */
+    if (which == NULL || target.session == NULL)
+        rm_status_each(RM_STATUS_RECV, consider_receiver, &target);
     if (target.session == NULL || target.several) {
         if (target.several)
             fprintf(stderr, "rdmamig: several sessions; name one: rdmamig cancel SESSION|GUEST\n");
