@@ -204,7 +204,8 @@ json_object *rm_view_status(RmView *view, uint64_t landed)
 gboolean rm_view_may_cancel(RmView *view)
 {
     g_mutex_lock(&view->lock);
-    gboolean may = rm_state_owner(view->state) == RM_OWNER_SOURCE;
+    gboolean may = view->problem == NULL && !rm_state_is_end(view->state) &&
+                   rm_state_owner(view->state) == RM_OWNER_SOURCE;
     g_mutex_unlock(&view->lock);
     return may;
 }

@@ -42,7 +42,8 @@ void rm_view_problem(RmView *view, const GError *problem);
  * Caller owns. */
 json_object *rm_view_status(RmView *view, uint64_t landed);
 
-/* Whether an operator's cancel still comes in time: the session was not committed when last heard of. */
+/* Whether an operator's cancel still comes in time: the session had neither committed nor failed when last
+ * heard of. */
 gboolean rm_view_may_cancel(RmView *view);
 
 /* At the end, with the journal's lock held: writes the session's report (handover/reports.h). Nothing without

@@ -62,6 +62,11 @@ static void test_cancel(void)
     g_assert_true(rm_view_may_cancel(view));
     rm_view_state(view, RM_STATE_PREPARED);
     g_assert_true(rm_view_may_cancel(view));
+    g_autoptr(GError) problem = g_error_new(RM_ERROR, RM_REASON_PEER_LOST, "gone");
+    RmView *failed = view_new();
+    rm_view_problem(failed, problem);
+    g_assert_false(rm_view_may_cancel(failed));
+    rm_view_free(failed);
     rm_view_state(view, RM_STATE_COMMITTED);
     g_assert_false(rm_view_may_cancel(view));
     rm_view_state(view, RM_STATE_DONE);
