@@ -5,6 +5,7 @@
  */
 #include "source/look.h"
 
+#include "common/autoptr.h"
 #include "control/json.h"
 #include "control/notice.h"
 #include "control/status-socket.h"
@@ -60,6 +61,17 @@ static void add(Search *search, GPtrArray *where, json_object *object)
         g_ptr_array_add(where, object);
     else
         json_object_put(object);
+}
+
+/* Of a folder that is not ours nothing is listed, which must not look as if there were nothing. */
+static void check_folder(Search *search, const char *kind, const char *name)
+{
+    g_autoptr(GError) error = NULL;
+    rm_autofd folder = rm_statedir_open(kind, name, FALSE, &error);
+    if (folder >= 0 || error == NULL)
+        return;
+    fprintf(stderr, "rdmamig: %s\n", error->message);
+    search->look->unreadable = TRUE;
 }
 
 /* ---- daemons ---- */
@@ -162,6 +174,7 @@ static void add_journals(Search *search, RmSide side)
 {
     g_autoptr(GPtrArray) sessions = rm_journal_list(side);
     guint n_ended = 0;
+    check_folder(search, "journal", rm_side_name(side));
     for (guint i = 0; i < sessions->len; i++) {
         g_autoptr(GError) error = NULL;
         g_autoptr(RmJournal) journal = rm_journal_open(side, sessions->pdata[i], &error);
@@ -180,6 +193,7 @@ static void add_reports(Search *search)
 {
     g_autoptr(GPtrArray) sessions = rm_reports_list();
     guint n = 0;
+    check_folder(search, "reports", NULL);
     for (guint i = 0; i < sessions->len && (search->options->all || n < RM_LOOK_ENDED); i++) {
         g_autoptr(GError) error = NULL;
         g_autoptr(GPtrArray) reports = rm_reports_read(sessions->pdata[i], &error);

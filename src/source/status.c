@@ -33,7 +33,8 @@ static void print_text(const RmLook *look, guint n, gboolean full)
     rm_status_text_group(text, "under way:", look->live, full);
     rm_status_text_group(text, "ended:", look->ended, full);
     if (n == 0)
-        g_string_append(text, "no session on this host\n");
+        g_string_append_printf(text, "no session%s on this host\n",
+                               geteuid() == 0 ? "" : " of this user (root may see others)");
     for (guint i = 0; i < look->daemons->len; i++)
         rm_status_text_daemon(text, look->daemons->pdata[i]);
     fputs(text->str, stdout);

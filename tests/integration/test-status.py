@@ -223,6 +223,9 @@ class Status(Case):
         self.assertEqual(send.finish()[0], REFUSED)
         self.assertRegex(send.stderr(), "has no report: .*/reports is not a folder")
         self.assertEqual(list(elsewhere.iterdir()), [])
+        done = self.rdmamig("status")
+        self.assertEqual(done.returncode, 1, "nothing, but not because there is nothing")
+        self.assertRegex(done.stderr, "reports is not a folder")
 
     def test_stale_sockets(self):
         """A killed session's socket goes away, a live one's and everything that is no socket stays."""
