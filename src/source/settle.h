@@ -38,8 +38,9 @@
 #include "handover/settled.h"
 
 /* The caller holds the journal's lock, or nothing is done (reason journal). `guest` is NULL if its VMM is
- * gone. `ask_for_ms` bounds the asking. FALSE if what was due could not be done, with where and next filled
- * all the same (empty only if the journal can't be read). `ret_settled` is the caller's to clear in any case.
+ * gone. `ask_for_ms` bounds the asking; `tls_creds` is the folder to ask with, NULL: the journal's. FALSE if
+ * what was due could not be done, with where and next filled all the same (empty only if the journal can't be
+ * read). `ret_settled` is the caller's to clear in any case.
  */
 gboolean rm_settle_source(RmJournal *journal, RmGuest *guest, gboolean force_resume, unsigned ask_for_ms,
-                          RmSettled *ret_settled, GError **error);
+                          const char *tls_creds, RmSettled *ret_settled, GError **error);
