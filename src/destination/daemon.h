@@ -47,6 +47,7 @@ typedef struct {
     RmPass *pass;        /* of that connection, borrowed */
     GCancellable *cancel;
     RmLogContext *log; /* its thread's, borrowed */
+    struct RmView *view; /* what others may see of it; lives for as long as the session is in the registry */
 } RmDaemonSession;
 
 /* Raises this process' limit of descriptors, which bounds connections and sessions, as far as it may. */

@@ -4,8 +4,21 @@
 
 #include "common/reason.h"
 #include "destination/settle.h"
+#include "handover/reports.h"
 
 #define QMP_TIMEOUT_MS 30000
+
+gboolean rm_guard_destination_check(const RmHello *hello, GError **error)
+{
+    g_autoptr(GError) problem = NULL;
+    g_autoptr(RmJournal) journal = rm_journal_open(RM_SIDE_DESTINATION, hello->session, &problem);
+    if (journal != NULL)
+        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
+    if (problem == NULL)
+        return TRUE;
+    g_propagate_error(error, g_steal_pointer(&problem));
+    return FALSE;
+}
 
 static RmJournal *start_journal(const RmHello *hello, const RmAccept *accept, const RmFound *found,
                                 const char *peer, RmState first, GError **error)
@@ -53,6 +66,7 @@ static gboolean settle(RmJournal *journal, int qmp_fd, GError **error)
     gboolean ok = rm_settle_destination(journal, guest, &state, error);
     if (guest == NULL && rm_journal_vmm_lives(facts))
         g_warning("QEMU (pid %d) can't be reached: %s", (int)facts->pid, unreachable->message);
+    rm_reports_settled_here(facts, guest, state, *error, RM_REPORT_BY_GUARDIAN);
     if (ok && state == RM_STATE_DONE)
         rm_log_event(RM_LOG_MOVED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE, "session %s: guest %s is here",
                      facts->session, facts->guest);

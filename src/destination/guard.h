@@ -6,6 +6,10 @@
 #include "destination/find.h"
 #include "handover/guardian.h"
 
+/* Whether the session is new here. Before anything is started or emptied for it; making the journal has the
+ * last word. Reasons journal, protocol. */
+gboolean rm_guard_destination_check(const RmHello *hello, GError **error);
+
 /* Makes the journal, with its first state, from which moment the session can be asked after, and starts the
  * guardian. Reasons journal, protocol, internal; *ret_journal may be set even then, and has to be moved to an
  * end. */

@@ -10,6 +10,7 @@
 #include "destination/options.h"
 #include "destination/reload.h"
 #include "destination/service.h"
+#include "destination/status.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
 
@@ -122,6 +123,9 @@ static int run(const RmListenOptions *options, int argc, char **argv)
         rm_daemon_free(daemon);
         return 1;
     }
+    RmStatusSocket *status = rm_daemon_status_new(daemon, &error);
+    if (status == NULL)
+        g_warning("rdmamig status will not show what is received here: %s", error->message);
     if (in_memory != NULL)
         g_warning("%s", in_memory);
     this.service = rm_service_new(daemon);
@@ -135,6 +139,7 @@ static int run(const RmListenOptions *options, int argc, char **argv)
     g_thread_join(this.stopper);
     rm_service_free(this.service);
     rm_metrics_http_stop(metrics);
+    rm_status_socket_free(status);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
 }

@@ -14,6 +14,7 @@
 #include "destination/guard.h"
 #include "destination/registrar.h"
 #include "destination/tell.h"
+#include "destination/view.h"
 #include "handover/earlier.h"
 #include "handover/table.h"
 #include "memory/chunk.h"
@@ -75,7 +76,8 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         return FALSE;
     }
     receive->registrar = rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size,
-                                          params.channels, receive->daemon->metrics);
+                                          params.channels, receive->daemon->metrics, receive->entry.view);
+    rm_view_transport(receive->entry.view, accept->transport);
     accept->window = params.releases ? receive->rx->window : 0;
     json_object_put(accept->address);
     accept->address = receive->rx->ops->offer(receive->rx);
@@ -121,6 +123,7 @@ static void end_writers(Receive *receive)
     if (receive->rx != NULL) {
         rm_daemon_set_rx(receive->daemon, &receive->entry, NULL);
         receive->rx->ops->stop(receive->rx);
+        rm_view_landed(receive->entry.view, receive->rx->ops->payload_bytes(receive->rx));
     }
     g_clear_pointer(&receive->registrar, rm_registrar_free);
 }
@@ -203,6 +206,7 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
         !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
         !zero_ranges(receive, end->zeroes, error))
         return FALSE;
+    rm_view_round(receive->entry.view, end->round, receive->rx->ops->payload_bytes(receive->rx), end->zeroes);
     if (!rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error))
         return FALSE;
     prepare_load(receive);
@@ -227,6 +231,7 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
         return rm_fail(error, RM_REASON_MEMORY_SHORT,
                        "no memory for %" G_GUINT64_FORMAT " bytes of device state", length);
     receive->state_length = length;
+    rm_view_state_bytes(receive->entry.view, length);
     receive->rx->ops->add_block(receive->rx, receive->state);
     rm_registrar_add_block(receive->registrar, receive->state);
     g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
@@ -248,6 +253,13 @@ static void set_at(Receive *receive, RmState state)
 {
     receive->at = state;
     rm_session_meter_move(&receive->meter, state);
+    rm_view_state(receive->entry.view, state);
+}
+
+static void enter(Receive *receive, RmState state)
+{
+    set_at(receive, state);
+    rm_fault_state(rm_state_name(state));
 }
 
 /* An event, which the table must allow: records its state where that is due, unless somebody else has ended
@@ -259,15 +271,13 @@ static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **err
     g_assert(row != NULL);
     if ((row->duties & RM_DUTY(RECORD)) == 0) {
         if (receive->at != row->to)
-            rm_fault_state(rm_state_name(row->to));
-        set_at(receive, row->to);
+            enter(receive, row->to);
         return TRUE;
     }
     if (!rm_journal_move(receive->journal, rm_table_recorded(RM_SIDE_DESTINATION, row->from), row->to, run,
                          NULL, (row->duties & RM_DUTY(SYNC)) != 0, &state, error))
         return FALSE;
-    set_at(receive, state);
-    rm_fault_state(rm_state_name(state));
+    enter(receive, state);
     return state == row->to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
 }
@@ -329,6 +339,7 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     }
     if (run)
         rm_metrics_observe(receive->daemon->metrics, RM_HISTOGRAM_COMMIT, begin);
+    rm_view_activated(receive->entry.view);
     /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
     receive->found.guest->ops->put_back(receive->found.guest);
     /* Without this record the next one to look would only try again to run what runs. */
@@ -395,19 +406,6 @@ static gboolean prepare_guest(Receive *receive, GError **error)
     return TRUE;
 }
 
-/* Before anything is started or emptied for it; rm_journal_create() has the last word. */
-static gboolean check_fresh(const RmHello *hello, GError **error)
-{
-    g_autoptr(GError) problem = NULL;
-    g_autoptr(RmJournal) journal = rm_journal_open(RM_SIDE_DESTINATION, hello->session, &problem);
-    if (journal != NULL)
-        return rm_fail(error, RM_REASON_PROTOCOL, "session %s has been here before", hello->session);
-    if (problem == NULL)
-        return TRUE;
-    g_propagate_error(error, g_steal_pointer(&problem));
-    return FALSE;
-}
-
 static gboolean accept_hello(Receive *receive, json_object *message, const char *peer, GError **error)
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
@@ -419,9 +417,10 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
         return FALSE;
     receive->entry.id = g_strdup(hello->session);
     receive->entry.log = rm_log_context();
+    receive->entry.view = rm_view_new(hello, peer);
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
-    if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
+    if (!rm_guard_destination_check(hello, error) || !rm_token_new(receive->entry.token, error) ||
         !rm_daemon_add(receive->daemon, &receive->entry, error))
         return FALSE;
     receive->added = TRUE;
@@ -493,6 +492,7 @@ static void serve_requests(Receive *receive)
             rm_control_reply_failure(receive->control, message, RM_MSG_FAILED, problem, NULL);
     }
     receive->reason = rm_error_reason(problem);
+    rm_view_problem(receive->entry.view, problem);
     if (problem == NULL || is_ours(receive))
         return;
     receive->cancelled = receive->reason == RM_REASON_CANCELLED;
@@ -548,11 +548,13 @@ static void receive_clear(Receive *receive)
     g_clear_pointer(&receive->blocks, g_ptr_array_unref);
     rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
+    rm_view_keep(receive->entry.view, receive->journal);
     rm_journal_close(receive->journal); /* from here on nobody looks after the session */
     if (receive->added) {
         rm_daemon_remove(receive->daemon, &receive->entry);
         rm_journal_prune(RM_SIDE_DESTINATION);
     }
+    rm_view_free(receive->entry.view);
     g_object_unref(receive->entry.cancel);
     g_free(receive->entry.id);
 }
@@ -586,6 +588,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
         serve_requests(&receive);
     } else {
         rm_fault_state(rm_state_name(RM_STATE_REFUSED));
+        rm_view_problem(receive.entry.view, error);
         rm_pass_failed(pass, peer, "refused", error);
         rm_session_meter_end(&receive.meter, RM_STATE_REFUSED, rm_error_reason(error), FALSE);
         rm_control_expect_end(receive.control);

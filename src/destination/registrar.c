@@ -16,6 +16,7 @@ struct RmRegistrar {
     unsigned channels;
     RmDaemonMetrics *metrics;
     RmLogContext *log; /* the session's */
+    RmView *view;
     GThreadPool *pool; /* of Task */
 };
 
@@ -32,14 +33,18 @@ static gboolean run_chunk(RmRegistrar *registrar, const Task *task, const RmRegi
     const RmRxOps *ops = registrar->rx->ops;
     uint32_t block = (uint32_t)task->decoded->block;
     const RmExtent *extents = (const RmExtent *)(const void *)chunk->extents->data;
-    if (task->mark != 0)
-        return ops->release_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len,
-                                  task->mark, error);
     gint64 begin = g_get_monotonic_time();
-    gboolean ok =
-        ops->register_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len, regions, error);
-    rm_metrics_count(registrar->metrics, RM_METRIC_REGISTRATIONS);
-    rm_metrics_add(registrar->metrics, RM_METRIC_REGISTRATION_US, g_get_monotonic_time() - begin);
+    gboolean ok = task->mark != 0 ? ops->release_chunk(registrar->rx, block, chunk->chunk, extents,
+                                                       chunk->extents->len, task->mark, error)
+                                  : ops->register_chunk(registrar->rx, block, chunk->chunk, extents,
+                                                        chunk->extents->len, regions, error);
+    gint64 passed = g_get_monotonic_time() - begin;
+    if (task->mark == 0) {
+        rm_metrics_count(registrar->metrics, RM_METRIC_REGISTRATIONS);
+        rm_metrics_add(registrar->metrics, RM_METRIC_REGISTRATION_US, passed);
+    }
+    if (ok)
+        rm_view_registered(registrar->view, chunk->extents, task->mark != 0, passed);
     return ok;
 }
 
@@ -100,7 +105,7 @@ gboolean rm_registrar_release(RmRegistrar *registrar, json_object *message, GErr
 }
 
 RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blocks, uint64_t chunk_size,
-                              unsigned channels, RmDaemonMetrics *metrics)
+                              unsigned channels, RmDaemonMetrics *metrics, RmView *view)
 {
     RmRegistrar *registrar = g_new0(RmRegistrar, 1);
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
@@ -112,6 +117,7 @@ RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blo
     registrar->channels = channels;
     registrar->metrics = metrics;
     registrar->log = rm_log_context_ref(rm_log_context());
+    registrar->view = view;
     registrar->pool = g_thread_pool_new(run, registrar, threads, FALSE, NULL);
     return registrar;
 }

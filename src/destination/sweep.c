@@ -7,6 +7,7 @@
 #include "common/reason.h"
 #include "destination/settle.h"
 #include "handover/reach.h"
+#include "handover/reports.h"
 
 #define QMP_TIMEOUT_MS 30000
 
@@ -29,6 +30,7 @@ static void settle(RmJournal *journal)
     rm_log_context_set(facts->session, facts->guest, facts->peer);
     const GError *problem =
         reached ? error : unreachable; /* the latter says more of what did not come of it */
+    rm_reports_settled_here(facts, guest, state, problem, RM_REPORT_BY_SWEEP);
     if (ok && reached)
         rm_log_event(rm_state_log_event(state), G_LOG_LEVEL_MESSAGE,
                      state == RM_STATE_DONE ? RM_REASON_NONE : RM_REASON_INTERNAL,

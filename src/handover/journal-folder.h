@@ -4,15 +4,9 @@
 
 #include "handover/journal.h"
 
-/* Names of files that rm_journal_create() is still at; no session's id begins so. */
-#define RM_JOURNAL_UNFINISHED ".new-"
-
 /* A side's folder, to use with the *at() calls; -1 with the error. With `make`, it
  * and its parents are made and synced; without, a missing one is -1 without an error. */
 int rm_journal_folder(RmSide side, gboolean make, GError **error);
 
 /* STATEDIR/journal/SIDE, for messages; caller frees. */
 char *rm_journal_folder_path(RmSide side);
-
-/* Refuses what is not a regular file or folder (`type`: S_IFREG, S_IFDIR) of ours that only we may write. */
-gboolean rm_journal_check_owner(int fd, mode_t type, const char *path, GError **error);

@@ -22,6 +22,7 @@
 #include "common/reason.h"
 #include "handover/journal-folder.h"
 #include "handover/journal-text.h"
+#include "handover/statedir.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -167,6 +168,12 @@ gboolean rm_journal_take(RmJournal *journal)
     return fcntl(journal->fd, F_OFD_SETLK, &lock) == 0;
 }
 
+gboolean rm_journal_is_taken(const RmJournal *journal)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    return fcntl(journal->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
 /* The text that a journal begins with. It must read back as it was, or nobody could settle the session later:
  * a path that is not UTF-8 doesn't. */
 static char *first_lines(const RmJournalFacts *facts, RmState first, GError **error)
@@ -223,7 +230,7 @@ RmJournal *rm_journal_create(const RmJournalFacts *facts, RmState first, GError 
 {
     rm_autofd folder = rm_journal_folder(facts->side, TRUE, error);
     g_autofree char *folder_path = rm_journal_folder_path(facts->side);
-    g_autofree char *unfinished = g_strdup_printf("%s%s", RM_JOURNAL_UNFINISHED, facts->session);
+    g_autofree char *unfinished = g_strdup_printf("%s%s", RM_STATEDIR_UNFINISHED, facts->session);
     g_autofree char *text = folder >= 0 ? first_lines(facts, first, error) : NULL;
     if (text == NULL)
         return NULL;
@@ -255,7 +262,7 @@ static RmJournal *open_fd(int fd, char *path, GError **error)
     g_autoptr(RmJournal) journal = journal_new(fd, path);
     g_auto(RmJournalRecord) record = {0};
     gsize used;
-    if (!rm_journal_check_owner(fd, S_IFREG, path, error) ||
+    if (!rm_statedir_check_owner(fd, S_IFREG, path, error) ||
         !read_latest(journal, &journal->facts, &record, &used, error))
         return NULL;
     return g_steal_pointer(&journal);

@@ -15,19 +15,18 @@
  * Who looks after a session (its daemon, then its guardian, which inherits the descriptor) holds a lock on
  * the open file (F_OFD_SETLK on byte 0); others see by it whether the session is being looked after.
  *
- * STATEDIR is $RDMAMIG_STATE_DIR, /var/lib/rdmamig for root, else $XDG_STATE_HOME/rdmamig
- * (~/.local/state/rdmamig). It must be on a disk, not on tmpfs, to outlive a reboot.
+ * STATEDIR (statedir.h) must be on a disk, not on tmpfs, to outlive a reboot.
  */
 #pragma once
 
+#include "handover/statedir.h"
 #include "handover/states.h"
 
 #include <json-c/json.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#define RM_JOURNAL_DAYS 30    /* an ended session is answered for at least as long … */
-#define RM_JOURNAL_KEPT 10000 /* … unless there are more than this many ended ones: then the oldest go */
+/* An ended session is answered for at least RM_STATEDIR_DAYS, unless there are more than RM_STATEDIR_KEPT. */
 #define RM_JOURNAL_BYTES (1u << 20) /* no file is larger; a larger one is not ours */
 
 /* The states of a journal from which a session may still end either way. */
@@ -68,7 +67,6 @@ typedef struct {
 
 typedef struct RmJournal RmJournal;
 
-char *rm_state_dir(void); /* caller frees */
 /* A warning, if STATEDIR is in memory, else NULL; caller frees. */
 char *rm_journal_volatile(void);
 
@@ -96,6 +94,8 @@ int rm_journal_fd(const RmJournal *journal); /* to be inherited; stays the journ
 const RmJournalFacts *rm_journal_facts(const RmJournal *journal);
 /* FALSE if somebody else looks after the session. */
 gboolean rm_journal_take(RmJournal *journal);
+/* Whether somebody else does, at this moment; takes nothing. */
+gboolean rm_journal_is_taken(const RmJournal *journal);
 
 gboolean rm_journal_read(RmJournal *journal, RmJournalRecord *ret_record, GError **error);
 

@@ -3,6 +3,7 @@
 #include "source/guard.h"
 
 #include "common/reason.h"
+#include "handover/reports.h"
 #include "source/settle.h"
 
 #define QMP_TIMEOUT_MS 30000
@@ -64,6 +65,8 @@ static gboolean settle(RmJournal *journal, int qmp_fd, GError **error)
                        unreachable->message, facts->session);
     gboolean ok = settle_in_time(journal, guest, &settled, error);
     report(facts, &settled, ok);
+    if (settled.where != NULL)
+        rm_reports_settled(facts, &settled, *error, RM_REPORT_BY_GUARDIAN);
     return ok;
 }
 

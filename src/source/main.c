@@ -18,6 +18,7 @@
 #include "source/options.h"
 #include "source/resolve.h"
 #include "source/session.h"
+#include "source/status.h"
 
 #include <glib-unix.h>
 #include <locale.h>
@@ -29,8 +30,9 @@
 
 static const char usage_text[] =
     "usage: rdmamig send --qmp PATH --to HOST[:PORT] [OPTION…]   move a guest (send --help: all options)\n"
-    "       rdmamig status [--json] [SESSION|GUEST]             what is being sent from this host\n"
-    "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays here\n"
+    "       rdmamig status [--json] [--all] [SESSION|GUEST]     this host's sessions, sent and received\n"
+    "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays at its "
+    "source\n"
     "       rdmamig resolve [SESSION] [--force-resume] [--tls-creds DIR] [--json]\n"
     "                                                           settle a session that was broken off; list "
     "them\n"
@@ -107,6 +109,7 @@ static int run_send(const RmSendOptions *options)
     g_autofree char *peer = rm_connect_format(options->host, options->port);
     rm_log_context_set_process(id, NULL, peer);
     RmReporter *reporter = rm_reporter_new(choose_style(options), id);
+    rm_reporter_set_peer(reporter, peer);
     RmSession *session = rm_session_new(options, reporter, id);
     if (options->background) {
         rm_background_enter_scope(id);
@@ -129,6 +132,7 @@ static int run_send(const RmSendOptions *options)
     g_main_loop_run(loop);
     g_thread_join(thread);
     int status = send.result.exit_status;
+    rm_reporter_keep(reporter, &send.result, &session->metrics); /* while we still look after the session */
     if (!rm_reporter_result(reporter, &send.result, &session->metrics, options->report, &error)) {
         g_warning("%s", error->message);
         status = status == 0 ? 6 : status;
@@ -187,19 +191,28 @@ static int verb_background(int argc, char **argv)
 
 static int verb_status(int argc, char **argv)
 {
-    gboolean json = argc > 1 && strcmp(argv[1], "--json") == 0;
-    if (argc > (json ? 3 : 2) || (argc > 1 && !json && argv[1][0] == '-'))
-        return usage_error("status takes [--json] [SESSION|GUEST]");
+    RmLookOptions options = {0};
+    gboolean json = FALSE;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            json = TRUE;
+        else if (strcmp(argv[i], "--all") == 0)
+            options.all = TRUE;
+        else if (argv[i][0] == '-' || *argv[i] == '\0' || options.which != NULL)
+            return usage_error("status takes [--json] [--all] [SESSION|GUEST]");
+        else
+            options.which = argv[i];
+    }
     rm_privileges_drop(RM_PROGRAM_ASK, FALSE);
-    return rm_monitor_status(argc > (json ? 2 : 1) ? argv[argc - 1] : NULL, json);
+    return rm_status(&options, json);
 }
 
 static int verb_cancel(int argc, char **argv)
 {
-    if (argc > 2 || (argc == 2 && argv[1][0] == '-'))
+    if (argc > 2 || (argc == 2 && (argv[1][0] == '-' || *argv[1] == '\0')))
         return usage_error("cancel takes [SESSION|GUEST]");
     rm_privileges_drop(RM_PROGRAM_ASK, FALSE);
-    return rm_monitor_cancel(argc == 2 ? argv[1] : NULL);
+    return rm_cancel(argc == 2 ? argv[1] : NULL);
 }
 
 static int verb_resolve(int argc, char **argv)

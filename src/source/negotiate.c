@@ -107,6 +107,7 @@ static gboolean check_accept(RmSession *session, const RmHello *hello, GError **
                        " channels",
                        accept->window, accept->channels);
     session->transport = rm_transport_find(accept->transport);
+    rm_reporter_set_transport(session->reporter, session->transport->name);
     return TRUE;
 }
 

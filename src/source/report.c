@@ -9,6 +9,10 @@
 #include "common/log.h"
 #include "common/size.h"
 #include "control/json.h"
+#include "control/notice.h"
+#include "handover/reports.h"
+#include "handover/table.h"
+#include "source/figures.h"
 #include "source/output.h"
 
 #include <errno.h>
@@ -31,11 +35,15 @@ struct RmReporter {
 
     GMutex lock; /* all below */
     char *guest;
+    char *peer;
+    const char *transport; /* NULL: not agreed upon yet */
     RmState state;
     RmProgress progress;
     gboolean have_progress;
+    GArray *rounds; /* RmRoundStats, at most RM_REPORT_ROUNDS_MAX: the first ones and the latest */
     double percent; /* shown last: never runs backwards */
     int64_t begin_us, last_print_us;
+    int64_t begin_wall_us;
 };
 
 double rm_cpu_seconds(void)
@@ -67,6 +75,8 @@ RmReporter *rm_reporter_new(RmStyle style, const char *session)
     reporter->session = g_strdup(session);
     reporter->guest = g_strdup("");
     reporter->begin_us = g_get_monotonic_time();
+    reporter->begin_wall_us = g_get_real_time();
+    reporter->rounds = g_array_new(FALSE, FALSE, sizeof(RmRoundStats));
     g_mutex_init(&reporter->lock);
     if (style == RM_STYLE_BAR)
         rm_log_set_line_start(CLEAR_LINE);
@@ -80,6 +90,8 @@ void rm_reporter_free(RmReporter *reporter)
     rm_output_free(reporter->output);
     g_free(reporter->session);
     g_free(reporter->guest);
+    g_free(reporter->peer);
+    g_array_unref(reporter->rounds);
     g_mutex_clear(&reporter->lock);
     g_free(reporter);
 }
@@ -93,35 +105,26 @@ void rm_reporter_set_guest(RmReporter *reporter, const char *name)
     rm_log_context_set_process(NULL, name, NULL);
 }
 
-/* ---- JSON ---- */
-
-json_object *rm_report_event(const char *session, const char *guest, const char *event)
+void rm_reporter_set_peer(RmReporter *reporter, const char *peer)
 {
-    json_object *object = json_object_new_object();
-    g_autoptr(GDateTime) now = g_date_time_new_now_utc();
-    g_autofree char *time = g_date_time_format(now, "%Y-%m-%dT%H:%M:%S.%fZ");
-    rm_json_add_uint(object, "schema", 1);
-    rm_json_add_string(object, "time", time);
-    rm_json_add_string(object, "session", session);
-    rm_json_add_string(object, "guest", guest);
-    rm_json_add_string(object, "event", event);
-    return object;
+    g_mutex_lock(&reporter->lock);
+    g_free(reporter->peer);
+    reporter->peer = g_strdup(peer);
+    g_mutex_unlock(&reporter->lock);
 }
+
+void rm_reporter_set_transport(RmReporter *reporter, const char *name)
+{
+    g_mutex_lock(&reporter->lock);
+    reporter->transport = name;
+    g_mutex_unlock(&reporter->lock);
+}
+
+/* ---- JSON ---- */
 
 static json_object *event_new(RmReporter *reporter, const char *event)
 {
-    return rm_report_event(reporter->session, reporter->guest, event);
-}
-
-static void add_ms(json_object *object, const char *key, int64_t us)
-{
-    json_object *value = NULL;
-    if (us >= 0) {
-        char text[32];
-        g_snprintf(text, sizeof text, "%" G_GINT64_FORMAT ".%03d", us / 1000, (int)(us % 1000));
-        value = json_object_new_double_s((double)us / 1000, text);
-    }
-    rm_json_add(object, key, value);
+    return rm_notice_new(reporter->session, reporter->guest, event);
 }
 
 /* Takes `object`. A reader that went away costs the output, not the guest: SIGPIPE is ignored and errors are
@@ -176,19 +179,12 @@ void rm_reporter_watch(RmReporter *reporter, void (*func)(RmState state, gpointe
 void rm_reporter_round(RmReporter *reporter, const RmRoundStats *stats)
 {
     g_mutex_lock(&reporter->lock);
+    if (reporter->rounds->len >= RM_REPORT_ROUNDS_MAX)
+        g_array_remove_index(reporter->rounds, RM_REPORT_ROUNDS_MAX / 2);
+    g_array_append_vals(reporter->rounds, stats, 1);
     if (reporter->style == RM_STYLE_JSON) {
         json_object *event = event_new(reporter, "round");
-        rm_json_add_uint(event, "round", stats->round);
-        rm_json_add_bool(event, "stopped", stats->stopped);
-        rm_json_add_bool(event, "fenced", stats->fenced);
-        rm_json_add_uint(event, "dirty_pages", stats->dirty_pages);
-        rm_json_add_uint(event, "zero_pages", stats->zero_pages);
-        rm_json_add_uint(event, "sent_bytes", stats->sent_bytes);
-        rm_json_add_uint(event, "registrations", stats->registrations);
-        add_ms(event, "scan_ms", stats->scan_us);
-        add_ms(event, "fence_ms", stats->fence_us);
-        add_ms(event, "send_ms", stats->send_us);
-        add_ms(event, "registration_ms", stats->registration_us);
+        rm_figures_add_round(event, stats);
         print_json(reporter, event);
     } else if (reporter->style == RM_STYLE_LINES) {
         g_autofree char *sent = rm_format_size(stats->sent_bytes);
@@ -278,9 +274,13 @@ json_object *rm_reporter_status(RmReporter *reporter)
 {
     g_mutex_lock(&reporter->lock);
     json_object *status = event_new(reporter, "status");
+    rm_json_add_string(status, "side", rm_side_name(RM_SIDE_SOURCE));
+    rm_json_add_bool(status, "ended", FALSE);
     rm_json_add_string(status, "state", rm_state_name(reporter->state));
     rm_json_add_string(status, "owner", rm_owner_name(rm_state_owner(reporter->state)));
     rm_json_add_uint(status, "elapsed_ms", (uint64_t)(g_get_monotonic_time() - reporter->begin_us) / 1000);
+    rm_notice_add_text(status, "peer", reporter->peer);
+    rm_notice_add_text(status, "transport", reporter->transport);
     if (reporter->have_progress)
         add_progress(status, &reporter->progress, reporter->percent);
     g_mutex_unlock(&reporter->lock);
@@ -288,46 +288,6 @@ json_object *rm_reporter_status(RmReporter *reporter)
 }
 
 /* ---- the result ---- */
-
-static json_object *metrics_object(const RmMetrics *metrics)
-{
-    json_object *object = json_object_new_object();
-    const struct {
-        const char *key;
-        int64_t us;
-    } times[] = {
-        {"total_ms", metrics->total_us},
-        {"downtime_ms", metrics->downtime_us},
-        {"stop_ms", metrics->stop_us},
-        {"last_scan_ms", metrics->last_scan_us},
-        {"last_write_ms", metrics->last_write_us},
-        {"state_save_ms", metrics->save_us},
-        {"state_load_ms", metrics->load_us},
-        {"resume_ms", metrics->resume_us},
-        {"fence_stall_ms", metrics->fence_us},
-        {"fence_stall_max_ms", metrics->fence_max_us},
-        {"attach_ms", metrics->attach_us},
-        {"registration_ms", metrics->registration_us},
-        {"expected_downtime_ms", metrics->expected_downtime_us},
-    };
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counts[] = {
-        {"sent_bytes", metrics->sent_bytes},           {"wire_bytes", metrics->wire_bytes},
-        {"zero_pages", metrics->zero_pages},           {"rounds", metrics->rounds},
-        {"state_bytes", metrics->state_bytes},         {"registrations", metrics->registrations},
-        {"verified_chunks", metrics->verified_chunks},
-    };
-    for (guint i = 0; i < G_N_ELEMENTS(times); i++)
-        add_ms(object, times[i].key, times[i].us);
-    for (guint i = 0; i < G_N_ELEMENTS(counts); i++)
-        rm_json_add_uint(object, counts[i].key, counts[i].value);
-    char text[32];
-    g_snprintf(text, sizeof text, "%.3f", metrics->cpu_s);
-    rm_json_add(object, "cpu_s", json_object_new_double_s(metrics->cpu_s, text));
-    return object;
-}
 
 static json_object *result_object(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics)
 {
@@ -341,8 +301,37 @@ static json_object *result_object(RmReporter *reporter, const RmResult *result, 
     rm_json_add(event, "next", result->next != NULL ? json_object_new_string(result->next) : NULL);
     rm_json_add(event, "transport",
                 result->transport != NULL ? json_object_new_string(result->transport) : NULL);
-    rm_json_add(event, "metrics", metrics_object(metrics));
+    rm_json_add(event, "metrics", rm_figures_metrics(metrics));
     return event;
+}
+
+void rm_reporter_keep(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics)
+{
+    if (result->dry_run)
+        return;
+    g_mutex_lock(&reporter->lock);
+    RmReport report = {
+        .session = reporter->session,
+        .guest = reporter->guest,
+        .side = RM_SIDE_SOURCE,
+        .peer = reporter->peer,
+        .start_us = reporter->begin_wall_us,
+        .end_us = g_get_real_time(),
+        .state = result->state,
+        .reason = result->reason,
+        .owner = result->owner,
+        .where = result->where,
+        .detail = result->detail,
+        .next = result->next,
+        .transport = reporter->transport,
+        .by = RM_REPORT_BY_DAEMON,
+        .metrics = rm_figures_metrics(metrics),
+        .rounds = rm_figures_rounds(reporter->rounds),
+    };
+    rm_figures_add_rates(report.metrics, reporter->rounds);
+    rm_autojson object = rm_report_object(&report);
+    g_mutex_unlock(&reporter->lock);
+    rm_reports_write(object);
 }
 
 static void print_summary(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics)

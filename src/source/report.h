@@ -66,6 +66,9 @@ RmReporter *rm_reporter_new(RmStyle style, const char *session);
 void rm_reporter_free(RmReporter *reporter);
 void rm_reporter_set_guest(RmReporter *reporter, const char *name);
 
+void rm_reporter_set_peer(RmReporter *reporter, const char *peer);
+void rm_reporter_set_transport(RmReporter *reporter, const char *name); /* static */
+
 void rm_reporter_state(RmReporter *reporter, RmState state);
 /* `func` hears of each state, in the thread that reports it. Set it before the first one. */
 void rm_reporter_watch(RmReporter *reporter, void (*func)(RmState state, gpointer data), gpointer data);
@@ -77,8 +80,8 @@ void rm_reporter_tick(RmReporter *reporter);
 gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
                             const char *file, GError **error);
 
-/* What every event begins with; caller owns. */
-json_object *rm_report_event(const char *session, const char *guest, const char *event);
+/* Writes the session's report (handover/reports.h), unless it was a dry run. */
+void rm_reporter_keep(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics);
 
 /* The session as an object for `rdmamig status`; caller owns. */
 json_object *rm_reporter_status(RmReporter *reporter);

@@ -11,10 +11,13 @@
 #include "common/printable.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "control/notice.h"
 #include "destination/settle.h"
 #include "handover/reach.h"
-#include "source/report.h"
+#include "handover/reports.h"
+#include "handover/table.h"
 #include "source/settle.h"
+#include "source/unresolved.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,11 +29,6 @@
 
 enum { RESOLVED = 0, FAILED = 1, USAGE = 2, BUSY = 3, DOUBTFUL = 5, UNTIDY = 6 };
 
-static const char *side_name(RmSide side)
-{
-    return side == RM_SIDE_SOURCE ? "source" : "destination";
-}
-
 /* ---- output ---- */
 
 typedef struct {
@@ -40,24 +38,18 @@ typedef struct {
     const char *detail; /* instead of settled's, or NULL */
 } Result;
 
-static void add_printable(json_object *event, const char *key, const char *text)
-{
-    g_autofree char *printable = rm_printable(text, TEXT_MAX);
-    rm_json_add(event, key, text != NULL ? json_object_new_string(printable) : NULL);
-}
-
 static void print_json(const Result *result, const char *event_name)
 {
     const RmSettled *settled = result->settled;
-    rm_autojson event = rm_report_event(result->facts->session, result->facts->guest, event_name);
-    rm_json_add_string(event, "side", side_name(result->facts->side));
+    rm_autojson event = rm_notice_new(result->facts->session, result->facts->guest, event_name);
+    rm_json_add_string(event, "side", rm_side_name(result->facts->side));
     rm_json_add_string(event, "outcome",
                        settled->state < RM_STATE_COUNT ? rm_state_name(settled->state) : NULL);
     rm_json_add_string(event, "reason", rm_reason_name(result->reason));
     rm_json_add_string(event, "owner", rm_owner_name(settled->owner));
-    add_printable(event, "detail", result->detail);
-    add_printable(event, "where", settled->where);
-    add_printable(event, "next", settled->next);
+    rm_notice_add_text(event, "detail", result->detail);
+    rm_notice_add_text(event, "where", settled->where);
+    rm_notice_add_text(event, "next", settled->next);
     puts(json_object_to_json_string_ext(event, JSON_C_TO_STRING_PLAIN));
 }
 
@@ -82,20 +74,8 @@ static gboolean settle_destination(RmJournal *journal, RmGuest *guest, RmSettled
     gboolean ok = rm_settle_destination(journal, guest, &settled->state, error);
     if (settled->state == RM_STATE_COUNT)
         return FALSE;
-    settled->owner = rm_state_owner(settled->state);
-    if (settled->owner == RM_OWNER_SOURCE)
-        settled->where = g_strdup_printf("guest %s is not on %s, and will not be: it is its source's",
-                                         facts->guest, g_get_host_name());
-    else if (guest != NULL)
-        settled->where = rm_settle_whereabouts(guest, facts->guest);
-    else
-        settled->where = g_strdup_printf("guest %s is nowhere: it was %s's, and its QEMU (pid %d) has ended",
-                                         facts->guest, g_get_host_name(), (int)facts->pid);
-    if (settled->owner == RM_OWNER_DESTINATION && guest == NULL)
-        settled->next = g_strdup("it is safe to start it here again");
-    else if (settled->state == RM_STATE_DOUBTFUL)
-        settled->next =
-            g_strdup_printf("at its source, where it is paused: rdmamig resolve %s", facts->session);
+    rm_settled_at_destination(settled, facts,
+                              guest != NULL ? rm_settle_whereabouts(guest, facts->guest) : NULL);
     return ok;
 }
 
@@ -140,7 +120,7 @@ static int settle_one(RmJournal *journal, const RmResolveOptions *options)
     if (!rm_journal_take(journal)) {
         fprintf(stderr,
                 "rdmamig: session %s is being looked after at this moment (%s side): see rdmamig status\n",
-                facts->session, side_name(facts->side));
+                facts->session, rm_side_name(facts->side));
         return BUSY;
     }
     if (!rm_reach_guest(facts, QMP_TIMEOUT_MS, &guest, &error))
@@ -156,6 +136,7 @@ static int settle_one(RmJournal *journal, const RmResolveOptions *options)
     int status = status_of(ok, &settled);
     Result result = {facts, &settled, reason_of(error, status),
                      error != NULL ? error->message : settled.detail};
+    rm_reports_settled(facts, &settled, error, RM_REPORT_BY_RESOLVE);
     if (options->json)
         print_json(&result, "result");
     else
@@ -175,10 +156,7 @@ static gboolean list_one(RmJournal *journal, gboolean json)
     if (!rm_journal_take(journal) || !rm_journal_read(journal, &record, NULL))
         return FALSE;
     gboolean lives = rm_journal_vmm_lives(facts);
-    gboolean left = record.state == RM_STATE_DONE && lives && !facts->keep_source;
-    if (facts->side == RM_SIDE_SOURCE
-            ? rm_state_is_end(record.state) && record.state != RM_STATE_DOUBTFUL && !left
-            : !rm_settle_destination_due(journal))
+    if (!rm_unresolved_is_due(journal, &record))
         return FALSE;
     settled.state = record.state;
     settled.owner = rm_state_owner(record.state);
@@ -193,7 +171,7 @@ static gboolean list_one(RmJournal *journal, gboolean json)
     if (json) {
         print_json(&result, "unresolved");
     } else {
-        printf("%s  %s side, %s, owner %s  ", facts->session, side_name(facts->side),
+        printf("%s  %s side, %s, owner %s  ", facts->session, rm_side_name(facts->side),
                rm_state_name(record.state), rm_owner_name(settled.owner));
         fflush(stdout);
         print_text(&result, RESOLVED);

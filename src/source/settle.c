@@ -28,27 +28,6 @@ static Case *case_of(RmActor *actor)
     return (Case *)((char *)actor - G_STRUCT_OFFSET(Case, actor));
 }
 
-void rm_settled_clear(RmSettled *settled)
-{
-    g_free(settled->where);
-    g_free(settled->detail);
-    g_free(settled->next);
-    *settled = (RmSettled){0};
-}
-
-char *rm_settle_whereabouts(RmGuest *guest, const char *name)
-{
-    RmGuestRun run;
-    const char *verb = "is";
-    if (!guest->ops->run_state(guest, &run, NULL))
-        return g_strdup_printf("guest %s does not answer on %s any more", name, g_get_host_name());
-    if (run == RM_GUEST_RUNNING)
-        verb = "runs";
-    else if (run == RM_GUEST_PAUSED || run == RM_GUEST_SAVED)
-        verb = "is paused";
-    return g_strdup_printf("guest %s %s on %s", name, verb, g_get_host_name());
-}
-
 /* ---- the duties ---- */
 
 static gboolean duty_resume(RmActor *actor, GError **error)

@@ -35,17 +35,7 @@
 
 #include "guest/guest.h"
 #include "handover/journal.h"
-
-typedef struct {
-    RmState state; /* the journal's, afterwards */
-    RmOwner owner;
-    char *where;  /* "guest NAME runs on HOST", …, as in a session's result */
-    char *detail; /* why it is not settled; NULL if it is */
-    char *next;   /* what to do, or NULL */
-} RmSettled;
-
-void rm_settled_clear(RmSettled *settled);
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmSettled, rm_settled_clear)
+#include "handover/settled.h"
 
 /* The caller holds the journal's lock, or nothing is done (reason journal). `guest` is NULL if its VMM is
  * gone. `ask_for_ms` bounds the asking; `tls_creds` is the folder to ask with, NULL: the journal's. FALSE if
@@ -54,6 +44,3 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmSettled, rm_settled_clear)
  */
 gboolean rm_settle_source(RmJournal *journal, RmGuest *guest, gboolean force_resume, unsigned ask_for_ms,
                           const char *tls_creds, RmSettled *ret_settled, GError **error);
-
-/* "guest NAME runs on HOST", as its VMM says right now, for this host's guest; caller frees. */
-char *rm_settle_whereabouts(RmGuest *guest, const char *name);

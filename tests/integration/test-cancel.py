@@ -53,7 +53,8 @@ class Cancel(Case):
                 if f"RDMAMIG_STATE_DIR={self.env['RDMAMIG_STATE_DIR']}".encode() in variables and program.startswith("rdmamig"):
                     ours.append((program, int(path.name)))
         descriptors = {qemu.name: len(os.listdir(f"/proc/{qemu.pid}/fd")) for qemu in (self.source, self.daemon) if qemu.alive()}
-        return {"processes": ours, "run": sorted(os.listdir(self.env["RDMAMIG_RUN_DIR"])), **descriptors,
+        run_dir = [name for name in os.listdir(self.env["RDMAMIG_RUN_DIR"]) if not name.startswith("recv-")]  # its own socket
+        return {"processes": ours, "run": run_dir, **descriptors,
                 "capabilities": self.source.qmp("query-migrate-capabilities"),
                 "parameters": self.source.qmp("query-migrate-parameters")}
 

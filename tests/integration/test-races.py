@@ -120,7 +120,7 @@ class OneAfterTheOther(Case):
         status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line)
         return {"descriptors": len(os.listdir(proc / "fd")), "tasks": len(os.listdir(proc / "task")), "children": len(children),
                 "mappings": len((proc / "maps").read_text().splitlines()), "memory": int(status["VmRSS"].split()[0]),
-                "run": sorted(os.listdir(self.env["RDMAMIG_RUN_DIR"]))}
+                "run": [name for name in os.listdir(self.env["RDMAMIG_RUN_DIR"]) if not name.startswith("recv-")]}
 
     @staticmethod
     def parent(path):

@@ -86,6 +86,20 @@ class Broken(Case):
         self.assertEqual(done.returncode, expect, done.stdout + done.stderr + self.daemon.output())
         return [json.loads(line) for line in done.stdout.splitlines()]
 
+    def status(self, where=None, expect=0):
+        """rdmamig status --json; as text it says the same, in 80 columns."""
+        env = {**self.env, "RDMAMIG_STATE_DIR": str(where or self.here)}
+        done, text = (subprocess.run([RDMAMIG, "status", *options], env=env, text=True, capture_output=True, timeout=60)
+                      for options in (["--json"], []))
+        self.assertEqual((done.returncode, text.returncode), (expect, expect), done.stdout + done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        for line in lines:
+            self.assertIn(line["session"][:8], text.stdout)
+            self.assertIn(line["state"], text.stdout)
+        for line in text.stdout.splitlines():
+            self.assertLessEqual(len(line), 80, line)
+        return lines
+
     def running(self):
         return [qemu for qemu in (self.source, self.target)
                 if qemu.alive() and qemu.qmp("query-status")["running"]]
@@ -162,11 +176,19 @@ class Source(Broken):
         self.assertEqual((event["event"], event["session"]), ("unresolved", self.session))
         self.assertEqual(event["next"], f"rdmamig resolve {self.session}")
         self.assertEqual(self.running(), [])
+        line = self.status(expect=DOUBTFUL)[0]
+        self.assertEqual((line["event"], line["session"], line["ended"], line["state"], line["owner"], line["next"]),
+                         ("unresolved", self.session, False, "committed", "destination", event["next"]))
+        self.assertRegex(line["where"], "guest guest is paused on .*, and may run on 127.0.0.1")
+        self.assertEqual(self.running(), [])
         event, = self.resolve()
         self.assertEqual(event["outcome"], "failed")
         self.assert_at_source()
         wait_until(lambda: not self.target.alive(), "the burnt QEMU ends")
         self.assertEqual(self.resolve(session=False), [])
+        line = next(line for line in self.status() if line["side"] == "source")
+        self.assertEqual((line["event"], line["state"], line["owner"], line["by"]),
+                         ("report", "failed", "source", "resolve"))
         self.assert_next_attempt_passes()
 
     def test_stopped_and_woken(self):
@@ -259,9 +281,17 @@ class Both(Broken):
     def test_committed_and_not_running(self):
         """The restarted rdmamigd runs the guest, and the source is told so."""
         self.break_off("destination-committed=60000", "committed")
+        for side, where in (("source", self.here), ("destination", self.there)):
+            line, = self.status(where, expect=DOUBTFUL)
+            self.assertEqual((line["event"], line["side"], line["state"]), ("unresolved", side, "committed"))
+        self.assertRegex(line["where"], "guest guest is on .*, and may stand still")
         self.restart()
         wait_until(lambda: self.running() == [self.target], "the restarted daemon runs the guest")
         self.wait_journal("destination", self.there, "done")
+        wait_until(lambda: (self.there / "reports").exists() and self.status(self.there)[0]["event"] == "report",
+                   "the restarted daemon reports")
+        line, = self.status(self.there)
+        self.assertEqual((line["state"], line["reason"], line["by"]), ("done", "none", "rdmamigd"))
         event, = self.resolve()
         self.assertEqual((event["outcome"], event["owner"]), ("done", "destination"))
         self.assertRegex(event["where"], r"guest guest runs on 127\.0\.0\.1")
@@ -287,6 +317,9 @@ class Both(Broken):
         event, = self.resolve(expect=DOUBTFUL)
         self.assertEqual((event["outcome"], event["owner"], event["reason"]), ("doubtful", "unknown", "doubtful"))
         self.assertIn("--force-resume", event["next"])
+        line, = self.status(expect=DOUBTFUL)
+        self.assertEqual([line[field] for field in ("event", "state", "owner", "reason", "where", "next")],
+                         ["unresolved", "doubtful", "unknown", "doubtful", event["where"], event["next"]])
         self.assertEqual(self.running(), [])
         event, = self.resolve(where=self.there)
         self.assertEqual((event["outcome"], event["side"]), ("done", "destination"))

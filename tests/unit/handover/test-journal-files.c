@@ -291,7 +291,7 @@ static void test_prune_doubtful(void)
         g_autoptr(RmJournal) journal = create(sessions[i], RM_SIDE_DESTINATION, RM_STATE_COMMITTED);
         g_autofree char *path = file_path(folder, "destination", sessions[i]);
         move(journal, ~0u, RM_STATE_DOUBTFUL, FALSE);
-        set_age(path, RM_JOURNAL_DAYS - 1 + 2 * (int)i);
+        set_age(path, RM_STATEDIR_DAYS - 1 + 2 * (int)i);
     }
     rm_journal_prune(RM_SIDE_DESTINATION);
     g_autoptr(GPtrArray) list = rm_journal_list(RM_SIDE_DESTINATION);
