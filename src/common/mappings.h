@@ -20,5 +20,9 @@ typedef struct {
  * that has given its memory back already), privilege, internal. */
 GArray *rm_mappings_read(pid_t pid, GError **error);
 
+/* The same of such a file's text, which is taken apart in place: whole lines of the known form, in order of
+ * their addresses; others are passed over. May be empty. */
+GArray *rm_mappings_parse(char *text);
+
 /* The mapping that holds `address`, NULL if none does. */
 const RmMapping *rm_mappings_find(const GArray *mappings, uint64_t address);
