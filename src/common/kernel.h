@@ -50,6 +50,31 @@ struct pm_scan_arg {
 #define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
 #endif
 
+/* include/uapi/linux/fs.h, Linux 6.11: of one mapping what /proc/PID/maps says */
+#ifndef PROCMAP_QUERY
+#define PROCMAP_QUERY_VMA_SHARED 0x08
+
+struct procmap_query {
+    __u64 size;
+    __u64 query_flags;
+    __u64 query_addr;
+    __u64 vma_start;
+    __u64 vma_end;
+    __u64 vma_flags;
+    __u64 vma_page_size;
+    __u64 vma_offset;
+    __u64 inode;
+    __u32 dev_major;
+    __u32 dev_minor;
+    __u32 vma_name_size;
+    __u32 build_id_size;
+    __u64 vma_name_addr;
+    __u64 build_id_addr;
+};
+
+#define PROCMAP_QUERY _IOWR('f', 17, struct procmap_query)
+#endif
+
 /* A userfaultfd of this process, not blocking, with the features that the tracker uses; or a negative errno:
  * -ENOSYS, -EINVAL if the kernel has no such thing. */
 int rm_kernel_own_uffd(void);

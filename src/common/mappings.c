@@ -3,6 +3,7 @@
 #include "common/mappings.h"
 
 #include "common/autoptr.h"
+#include "common/kernel.h"
 #include "common/reason.h"
 
 #include <errno.h>
@@ -97,6 +98,22 @@ GArray *rm_mappings_read(pid_t pid, GError **error)
     g_array_unref(mappings);
     rm_fail(error, RM_REASON_GUEST_GONE, "process %d has no memory any more: it is ending", (int)pid);
     return NULL;
+}
+
+gboolean rm_mappings_ask(int maps_fd, uint64_t address, RmMapping *ret_mapping)
+{
+    struct procmap_query query = {.size = sizeof query, .query_addr = address};
+    if (ioctl(maps_fd, PROCMAP_QUERY, &query) < 0)
+        return FALSE;
+    *ret_mapping = (RmMapping){
+        .start = query.vma_start,
+        .end = query.vma_end,
+        .offset = query.vma_offset,
+        .dev = makedev(query.dev_major, query.dev_minor),
+        .ino = query.inode,
+        .shared = (query.vma_flags & PROCMAP_QUERY_VMA_SHARED) != 0,
+    };
+    return TRUE;
 }
 
 const RmMapping *rm_mappings_find(const GArray *mappings, uint64_t address)

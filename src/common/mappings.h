@@ -24,5 +24,10 @@ GArray *rm_mappings_read(pid_t pid, GError **error);
  * their addresses; others are passed over. May be empty. */
 GArray *rm_mappings_parse(char *text);
 
+/* The same of the one mapping that holds `address`, by a descriptor of /proc/PID/maps: far cheaper than
+ * reading it. Its access rights and its path are not told. FALSE if there is none, if that process has given
+ * its memory back, or if this kernel cannot tell (before Linux 6.11). */
+gboolean rm_mappings_ask(int maps_fd, uint64_t address, RmMapping *ret_mapping);
+
 /* The mapping that holds `address`, NULL if none does. */
 const RmMapping *rm_mappings_find(const GArray *mappings, uint64_t address);

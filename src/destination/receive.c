@@ -9,6 +9,7 @@
 #include "control/json.h"
 #include "control/message.h"
 #include "destination/admit.h"
+#include "destination/compare.h"
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
@@ -31,7 +32,7 @@ typedef struct {
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
     RmState at; /* in the table; connecting at first */
-    gboolean load_tried, ended, cancelled, dry_run;
+    gboolean prepared, load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
     RmBlock *state;
@@ -168,6 +169,36 @@ static gboolean zero_ranges(Receive *receive, const GArray *zeroes, GError **err
     return TRUE;
 }
 
+/* How the VMM was, for whoever has to put that back. */
+static gboolean note_found(gpointer data, json_object *found, GError **error)
+{
+    Receive *receive = data;
+    RmState state;
+    return rm_journal_move(receive->journal, 1u << receive->at, receive->at, FALSE, found, FALSE, &state,
+                           error) &&
+           (state == receive->at ||
+            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
+                    rm_state_name(state)));
+}
+
+/* Once, behind the first round, when the source has other things to do than to wait for us. A failure is the
+ * load's, which tries again.
+ *
+ * Until the load this QEMU may yet be left waiting: then it is as it was found, by put_back(), or by what
+ * note_found() left for whoever settles the session. Should somebody change the settings meanwhile, the load
+ * fails: QEMU compares x-ignore-shared with the stream's. */
+static void prepare_load(Receive *receive)
+{
+    if (receive->prepared)
+        return;
+    receive->prepared = TRUE;
+    const RmGuestOps *ops = receive->found.guest->ops;
+    g_autoptr(GError) problem = NULL;
+    ops->set_note(receive->found.guest, note_found, receive);
+    if (!rm_guardian_ready(receive->guardian, &problem) || !ops->prepare_load(receive->found.guest, &problem))
+        g_debug("not prepared yet: %s", problem->message);
+}
+
 /* The channels' writes of this round have landed before any zero range is applied, and the source begins no
  * further round before the answer: a page is either written or zeroed in a round, and the two never race. */
 static gboolean on_round_end(Receive *receive, json_object *message, GError **error)
@@ -178,42 +209,15 @@ static gboolean on_round_end(Receive *receive, json_object *message, GError **er
         !receive->rx->ops->wait_round(receive->rx, (uint32_t)end->round, receive->entry.cancel, error) ||
         !zero_ranges(receive, end->zeroes, error))
         return FALSE;
-    return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error);
+    if (!rm_control_reply(receive->control, message, rm_json_message(RM_MSG_ROUND_END_OK), error))
+        return FALSE;
+    prepare_load(receive);
+    return TRUE;
 }
 
 static gboolean on_verify(Receive *receive, json_object *message, GError **error)
 {
-    g_autoptr(GArray) items = rm_verify_decode(message, receive->blocks, receive->chunk_size, error);
-    g_autoptr(GArray) extents = g_array_new(FALSE, FALSE, sizeof(RmExtent));
-    uint64_t block_index = UINT64_MAX;
-    if (items == NULL)
-        return FALSE;
-    if (rm_fault("flip-byte")) { /* proves that --verify sees one wrong byte */
-        RmBlock *first = receive->blocks->pdata[0];
-        first->map[0] ^= 1;
-    }
-    json_object *differ = json_object_new_array();
-    for (guint i = 0; i < items->len; i++) {
-        const RmVerifyItem *item = &g_array_index(items, RmVerifyItem, i);
-        const RmBlock *block = receive->blocks->pdata[item->block];
-        if (item->block != block_index) {
-            g_array_set_size(extents, 0);
-            if (!rm_block_populated(block, extents, error)) {
-                json_object_put(differ);
-                return FALSE;
-            }
-            block_index = item->block;
-        }
-        RmDigest digest = rm_digest_range(block, extents, item->chunk * receive->chunk_size,
-                                          rm_chunk_length(block, receive->chunk_size, item->chunk));
-        if (digest.low != item->digest.low || digest.high != item->digest.high) {
-            json_object_array_add(differ, json_object_new_uint64(item->block));
-            json_object_array_add(differ, json_object_new_uint64(item->chunk));
-        }
-    }
-    json_object *reply = rm_json_message(RM_MSG_VERIFIED);
-    rm_json_add(reply, "differ", differ);
-    return rm_control_reply(receive->control, message, reply, error);
+    return rm_compare_digests(receive->control, message, receive->blocks, receive->chunk_size, error);
 }
 
 static gboolean on_state(Receive *receive, json_object *message, GError **error)
@@ -278,18 +282,6 @@ static gboolean is_ours(const Receive *receive)
                                  receive->at == RM_STATE_DOUBTFUL);
 }
 
-/* How the VMM was before the load, for whoever has to put that back. */
-static gboolean note_found(gpointer data, json_object *found, GError **error)
-{
-    Receive *receive = data;
-    RmState state;
-    return rm_journal_move(receive->journal, RM_STATE_BIT(SWITCHOVER), RM_STATE_SWITCHOVER, FALSE, found,
-                           FALSE, &state, error) &&
-           (state == RM_STATE_SWITCHOVER ||
-            rm_fail(error, RM_REASON_JOURNAL, "somebody else has ended the session, whose journal says %s",
-                    rm_state_name(state)));
-}
-
 static gboolean on_load(Receive *receive, json_object *message, GError **error)
 {
     if (receive->state == NULL)
@@ -302,7 +294,6 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
         return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
-    receive->found.guest->ops->set_note(receive->found.guest, note_found, receive);
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
@@ -319,9 +310,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
     /* Not after it counts: a QEMU that has died since the load runs nothing, and the source still has the
-     * guest. */
-    RmGuestRun state;
-    if (!receive->found.guest->ops->run_state(receive->found.guest, &state, error))
+     * guest. That it answers, it has just shown. */
+    if (!receive->found.guest->ops->poll(receive->found.guest, error))
         return FALSE;
     rm_fault_pause("destination-commit");
     /* The one step that makes the guest ours, for it excludes the other: a query that aborts (fates.c). A
@@ -338,7 +328,8 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
-    receive->found.guest->ops->put_back(receive->found.guest); /* until `done` a settle would do it, too */
+    /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
+    receive->found.guest->ops->put_back(receive->found.guest);
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
@@ -510,8 +501,11 @@ static void end_guest(Receive *receive)
     g_autoptr(GError) error = NULL;
     gboolean burnt = receive->load_tried && !is_ours(receive);
     gboolean surplus = receive->found.started && !is_ours(receive);
-    if (receive->found.guest == NULL || (!burnt && !surplus))
+    if (receive->found.guest == NULL || (!burnt && !surplus)) {
+        if (receive->prepared && !is_ours(receive))
+            receive->found.guest->ops->put_back(receive->found.guest);
         return;
+    }
     if (!receive->found.guest->ops->quit(receive->found.guest, &error))
         g_warning("%s: %s", receive->found.path, error->message);
     else if (burnt)

@@ -90,10 +90,23 @@ static gboolean end_spent(const RmJournalFacts *facts, RmGuest *guest, GError **
     return guest->ops->quit(guest, error);
 }
 
+/* A VMM that still waits is as it was found before the load was prepared. One that does not is in other hands
+ * by now. */
+static void release_waiting(RmGuest *guest, json_object *note)
+{
+    RmGuestRun run;
+    if (note == NULL || !guest->ops->run_state(guest, &run, NULL) || run != RM_GUEST_WAITING)
+        return;
+    guest->ops->recall(guest, note);
+    guest->ops->put_back(guest);
+}
+
 static gboolean duty_end_spent(RmActor *actor, GError **error)
 {
     const RmJournalFacts *facts = rm_journal_facts(actor->journal);
     RmGuest *guest = case_of(actor)->guest;
+    if (guest != NULL && !vmm_is_spent(facts, &actor->record))
+        release_waiting(guest, actor->record.note);
     if (guest == NULL || !vmm_is_spent(facts, &actor->record))
         return TRUE;
     /* Another's record, maybe: it is to stand before what can't be undone. */

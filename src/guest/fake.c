@@ -16,7 +16,7 @@ typedef struct {
     RmGuest base;
     GPtrArray *blocks; /* of RmBlock: the guest's own, mapped writable */
     RmGuestRun run;
-    gboolean loaded, quit;
+    gboolean prepared, loaded, quit;
     char *name, *uuid;
     GHashTable *traits;
     GHashTable *failures; /* op -> reason */
@@ -171,9 +171,15 @@ static gboolean fake_note(Fake *self, GError **error)
     return self->note == NULL || self->note(self->note_data, found, error);
 }
 
+/* The note is made once, as what is found is. */
+static gboolean prepare(Fake *self, const char *op, GError **error)
+{
+    return self->prepared || (begin(&self->base, op, error) && (self->prepared = fake_note(self, error)));
+}
+
 static gboolean fake_prepare_save(RmGuest *guest, GError **error)
 {
-    return begin(guest, "prepare-save", error) && fake_note(fake_of(guest), error);
+    return prepare(fake_of(guest), "prepare-save", error);
 }
 
 static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error)
@@ -190,6 +196,7 @@ static gboolean fake_save(RmGuest *guest, GByteArray **ret_state, GError **error
 
 static void fake_put_back(RmGuest *guest)
 {
+    fake_of(guest)->prepared = FALSE;
     begin(guest, "put-back", NULL);
 }
 
@@ -204,12 +211,18 @@ static gboolean fake_resume(RmGuest *guest, gboolean run, GError **error)
     return TRUE;
 }
 
+static gboolean fake_prepare_load(RmGuest *guest, GError **error)
+{
+    return require(fake_of(guest)->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error) &&
+           prepare(fake_of(guest), "prepare-load", error);
+}
+
 static gboolean fake_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
 {
     Fake *self = fake_of(guest);
     if (!begin(guest, "load", error) ||
         !require(self->run == RM_GUEST_WAITING, "waiting", RM_REASON_GUEST_STATE, error) ||
-        !fake_note(self, error))
+        !(self->prepared || fake_note(self, error)))
         return FALSE;
     self->run = RM_GUEST_OTHER; /* used up, whether or not it succeeds */
     if (length != strlen(STATE_MAGIC) || memcmp(state, STATE_MAGIC, length) != 0)
@@ -273,6 +286,7 @@ static const RmGuestOps fake_ops = {
     .set_note = fake_set_note,
     .recall = fake_recall,
     .resume = fake_resume,
+    .prepare_load = fake_prepare_load,
     .load = fake_load,
     .activate = fake_activate,
     .quit = fake_quit,

@@ -12,7 +12,7 @@
 
 #include "common/reason.h"
 
-/* What save() hands to the note. */
+/* What prepare_save() and prepare_load() hand to the note. */
 #define RM_GUEST_FAKE_NOTE "{\"found\":\"something\"}"
 
 /* `n` blocks. `run` is RUNNING or PAUSED for a source, WAITING for a destination. Reason internal; NULL then.

@@ -62,10 +62,11 @@ typedef struct {
      * (balloon, virtio-mem: design fact 9), for the operator's eyes; NULL if there is none. The guest's own.
      */
     const char *(*puncher)(RmGuest *guest);
-    /* Source, after stop(): what would make save() harm the guest (jobs, exports). Reason block-job. */
+    /* Source, straight after stop(), whose answers it uses: what would make save() harm the guest (jobs,
+     * exports). Reason block-job. */
     gboolean (*check_save)(RmGuest *guest, GError **error);
-    /* Source, after stop() or save(): those checks again whose answer can change (other mappings, blocks,
-     * jobs, devices). */
+    /* Source, after save() and before `commit`: those checks again whose answer can change (other mappings,
+     * blocks, jobs, devices), and whether the guest is RM_GUEST_SAVED. */
     gboolean (*recheck)(RmGuest *guest, GPtrArray *blocks, const RmPreflightOptions *options, GError **error);
 
     /* Source: waits until no direct I/O is in flight that was submitted before the call (design fact 1). The
@@ -79,19 +80,20 @@ typedef struct {
     gboolean (*stop)(RmGuest *guest,
                      GError **error); /* vCPUs stopped, I/O drained; no-op on a paused guest */
 
-    /* Source, running or stopped: sets a known vector of migration capabilities and parameters, and remembers
-     * what it found. Reasons state-save, guest-busy (another's migration). */
+    /* Source, running or stopped: what save() needs of the VMM and the guest need not stand still for. Sets a
+     * known vector of migration capabilities and parameters, and remembers what it found. Idempotent. Reasons
+     * state-save, guest-busy (another's migration). */
     gboolean (*prepare_save)(RmGuest *guest, GError **error);
     /* Source, stopped: the device state without RAM; prepares, if that was not done. On success the run state
-     * is RM_GUEST_SAVED. Reason state-save. */
+     * is RM_GUEST_SAVED, unless somebody lets the guest run: recheck() looks. Reason state-save. */
     gboolean (*save)(RmGuest *guest, GByteArray **ret_state, GError **error);
 
-    /* Source, saved; destination, loaded: restores the capabilities and parameters that were found. Best
-     * effort: the guest is not kept back for it. Idempotent. */
+    /* Source, saved; destination, prepared or loaded: restores the capabilities and parameters that were
+     * found. Best effort: the guest is not kept back for it. Idempotent; resume() does it, too. */
     void (*put_back)(RmGuest *guest);
 
-    /* `note` is called within prepare_save() and load(), before anything of the VMM is changed that outlives
-     * us, with what recall() needs to put it back; FALSE from it makes them fail. */
+    /* `note` is called within prepare_save() and prepare_load(), before anything of the VMM is changed that
+     * outlives us, with what recall() needs to put it back; FALSE from it makes them fail. */
     void (*set_note)(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
                      gpointer data);
     /* In another process than the one that called these: what it had noted (NULL: nothing), so that resume()
@@ -102,9 +104,13 @@ typedef struct {
      * back, restores capabilities and parameters. Idempotent. Reason resume. */
     gboolean (*resume)(RmGuest *guest, gboolean run, GError **error);
 
-    /* Destination: loads the state into a waiting VMM; the guest stays paused, its disks untouched. Whether
-     * or not it succeeds, the VMM is used up for another attempt afterwards. Reason state-load with the VMM's
-     * words. */
+    /* Destination, waiting: what load() needs of the VMM and the state need not be here for; as
+     * prepare_save(). A VMM that is not asked to load after all is as it was after put_back(). Reasons
+     * guest-state, state-load. */
+    gboolean (*prepare_load)(RmGuest *guest, GError **error);
+    /* Destination: loads the state into a waiting VMM; prepares, if that was not done; the guest stays
+     * paused, its disks untouched. Whether or not it succeeds, the VMM is used up for another attempt
+     * afterwards. Reason state-load with the VMM's words. */
     gboolean (*load)(RmGuest *guest, const uint8_t *state, gsize length, GError **error);
     /* Destination, loaded: takes the disks, runs, announces the guest on its networks. No-op on a guest that
      * runs; refused on one that was handed on since, stopped by itself, or was never loaded. Reason resume.

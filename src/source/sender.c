@@ -36,6 +36,7 @@ void rm_sender_free(RmSender *sender)
     g_cancellable_cancel(sender->shared.stopping);
     for (unsigned i = 0; i < sender->shared.params.channels; i++)
         rm_send_worker_end(&sender->workers[i]);
+    rm_pin_free(sender->shared.pin);
     g_free(sender->workers);
     g_ptr_array_unref(sender->shared.states);
     g_clear_error(&sender->shared.error);
@@ -58,10 +59,9 @@ uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *reg
     return index;
 }
 
-gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
-                           GError **error)
+void rm_sender_pin_all(RmSender *sender)
 {
-    return rm_pin_all(&sender->shared, sender->workers, tick, data, error);
+    sender->shared.pin = rm_pin_begin(&sender->shared, sender->workers);
 }
 
 void rm_sender_push(RmSender *sender, uint32_t block, uint64_t chunk, const RmBitmap *pages)

@@ -37,7 +37,7 @@ typedef struct {
     uint64_t sent_bytes;     /* payload posted */
     uint64_t zero_pages;     /* looked at and found zero */
     uint64_t registrations;  /* chunks, or parts of large ones, that the far end was asked for */
-    int64_t registration_us; /* that channels stood still for the answers, summed; --pin all: that it took */
+    int64_t registration_us; /* that channels stood still for it, summed */
 } RmSenderCounts;
 
 RmSender *rm_sender_new(const RmSenderParams *params);
@@ -48,10 +48,11 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSender, rm_sender_free)
  * where the destination has a window, it is asked for like guest RAM. Returns its index. */
 uint32_t rm_sender_add_block(RmSender *sender, RmBlock *block, const GArray *regions);
 
-/* Asks for every granule of guest RAM at once (--pin all), prepares what is populated here, by several
- * threads, and waits for both. Before the first push; `tick` as for flush(). */
-gboolean rm_sender_pin_all(RmSender *sender, gboolean (*tick)(gpointer data, GError **error), gpointer data,
-                           GError **error);
+/* Has every granule of guest RAM registered at the destination, and what is populated here (--pin all),
+ * beside what is done next; the first round ends no earlier. Before the first push. A failure is the first
+ * flush()'s.
+ */
+void rm_sender_pin_all(RmSender *sender);
 
 /* Queues the pages of `pages` that lie in chunk `chunk`; the bitmap must stay as it is until flush() has
  * returned. */

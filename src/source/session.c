@@ -160,12 +160,6 @@ static gboolean preflight(RmSession *session, GError **error)
     return rm_negotiate(session, error);
 }
 
-static gboolean tick_attaching(gpointer data, GError **error)
-{
-    RmSession *session = data;
-    return rm_session_check(session, error) && session->guest->ops->poll(session->guest, error);
-}
-
 /* A guest that may punch holes is read with care: see round.c. */
 static gboolean watch_punches(RmSession *session, GError **error)
 {
@@ -190,8 +184,8 @@ static gboolean attach(RmSession *session, GError **error)
     if (!watch_punches(session, error) || !rm_negotiate_data(session, error))
         return FALSE;
     rm_rounds_init(session);
-    if (session->options->pin_all && !rm_sender_pin_all(session->sender, tick_attaching, session, error))
-        return FALSE;
+    if (session->options->pin_all)
+        rm_sender_pin_all(session->sender);
     int64_t begin = g_get_monotonic_time();
     session->tracker = rm_tracker_uffd_async_new(session->info->pid, session->blocks);
     if (!session->tracker->ops->arm(session->tracker, error))

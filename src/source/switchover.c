@@ -9,6 +9,9 @@
  * the guest stays paused and the session is doubtful. And it ends its own copy only after `running`, or the
  * destination's word that it is done: that it has committed says who owns the guest, not that it lives.
  *
+ * What needn't be done while the guest stands still is done before the stop (arm()), or beside the
+ * destination's load (look_again()).
+ *
  * Each of these steps is in the journal before it is made (record.c); what is due after a crash in between,
  * settle.h says.
  */
@@ -58,23 +61,6 @@ static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, 
     return regions != NULL && rm_round_send_block(session, block, regions, error);
 }
 
-/* While the destination loads, what need not have been done before: the found settings are put back, and the
- * checks made whose answer may have changed since the preflight. That they come after the save harms nobody:
- * nothing counts before `commit`, which they precede, and what would make the save itself harmful has been
- * looked for before it. A refusal this late costs the destination's QEMU. */
-static gboolean request_load(RmSession *session, GError **error)
-{
-    const RmGuestOps *ops = session->guest->ops;
-    rm_autojson reply = NULL;
-    uint64_t id = rm_control_begin(session->control, rm_json_message(RM_MSG_LOAD), error);
-    if (id == 0)
-        return FALSE;
-    ops->put_back(session->guest);
-    return ops->recheck(session->guest, session->blocks, &session->options->preflight, error) &&
-           rm_control_finish(session->control, id, LOAD_TIMEOUT_MS, session->cancel, &reply, error) &&
-           rm_message_expect(reply, RM_MSG_PREPARED, error);
-}
-
 static int64_t lap(int64_t *since)
 {
     int64_t now = g_get_monotonic_time(), passed = now - *since;
@@ -93,44 +79,49 @@ static gboolean land(RmSession *session, RmRound *round, GError **error)
     return TRUE;
 }
 
-/* A reset in the middle of it is told by an event; the run state that it leaves only looks like a failure to
- * save. */
-static gboolean save(RmSession *session, GByteArray **ret_state, GError **error)
+/* A reset in the middle of something is told by an event; the run state that it leaves only looks like a
+ * failure of what was tried. Takes `problem`. */
+static gboolean fail_unless_event(RmSession *session, GError *problem, GError **error)
 {
-    const RmGuestOps *ops = session->guest->ops;
-    g_autoptr(GError) problem = NULL;
-    if (ops->save(session->guest, ret_state, &problem))
-        return TRUE;
-    if (ops->poll(session->guest, error))
-        g_propagate_error(error, g_steal_pointer(&problem));
+    g_autoptr(GError) owned = problem;
+    if (session->guest->ops->poll(session->guest, error))
+        g_propagate_error(error, g_steal_pointer(&owned));
     return FALSE;
 }
 
-/* Stop, and while the sender's threads write what is left: look again, and save. The save may touch RAM, so
- * another stopped round follows it; its scan reports whatever the save wrote, since the first one has
- * protected everything. */
+/* While the guest still runs: QEMU's migration settings, as the save needs them. A crash from here on leaves
+ * a guest that runs (or is stopped) with these settings, and a journal that tells those found: `switchover`
+ * is recorded before, and the note before the first change. Who rolls back by it puts them back. */
+static gboolean arm(RmSession *session, GError **error)
+{
+    const RmGuestOps *ops = session->guest->ops;
+    session->guest_touched = TRUE; /* before the attempt: what failed half-way is rolled back, too */
+    ops->set_note(session->guest, rm_record_note, session);
+    return ops->prepare_save(session->guest, error);
+}
+
+/* Stop, and while the sender's threads write what is left: save. The save may touch RAM, so another stopped
+ * round follows it; its scan reports whatever the save wrote, since the first one has protected everything.
+ */
 static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError **error)
 {
     RmMetrics *metrics = &session->metrics;
     const RmGuestOps *ops = session->guest->ops;
     g_auto(RmRound) last = {0}, after_save = {0};
-    metrics->last_scan_us = metrics->last_write_us = 0;
-    session->guest_touched = TRUE; /* before the attempt: a stop that failed half-way is rolled back, too */
-    ops->set_note(session->guest, rm_record_note, session);
-    if (!ops->prepare_save(session->guest, error))
-        return FALSE;
+    GError *problem = NULL;
     int64_t time = session->stop_us = g_get_monotonic_time();
+    metrics->last_scan_us = metrics->last_write_us = 0;
     rm_pause_begin(session);
-    if (!ops->stop(session->guest, error))
-        return FALSE;
+    if (!ops->stop(session->guest, &problem) || !ops->check_save(session->guest, &problem))
+        return fail_unless_event(session, problem, error);
     metrics->stop_us = lap(&time);
     rm_fault_pause("switchover-stopped");
-    if (!ops->poll(session->guest, error) || /* a reset explains why the save fails */
-        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error) || !ops->check_save(session->guest, error))
+    if (!ops->poll(session->guest, error) || /* a reset explains what the save may fail with */
+        !rm_round_begin(session, RM_ROUND_STOPPED, &last, error))
         return FALSE;
     lap(&time);
-    if (!save(session, ret_state, error))
-        return FALSE;
+    if (!ops->save(session->guest, ret_state, &problem))
+        return fail_unless_event(session, problem, error);
     metrics->save_us = lap(&time);
     metrics->state_bytes = (*ret_state)->len;
     if (metrics->state_bytes == 0 || metrics->state_bytes > RM_STATE_MAX)
@@ -139,6 +130,42 @@ static gboolean stop_and_save(RmSession *session, GByteArray **ret_state, GError
     rm_fault_pause("switchover-saved");
     return land(session, &last, error) && rm_round_begin(session, RM_ROUND_STOPPED, &after_save, error) &&
            land(session, &after_save, error);
+}
+
+/* What the destination's load leaves time for: QEMU's settings as they were found, so that whoever keeps this
+ * QEMU has it as it was, even if we die after `commit`; and the preflight's checks again.
+ *
+ * Why these may come after the save, and after the last round. Nothing but `commit` lets the guest run there,
+ * and it is not sent before the checks have passed. A device, block or image that was added while the guest
+ * ran is there still, for it is stopped. Whoever writes the guest's RAM unseen is looked for at one moment:
+ * who ended before it is missed, be it at the stop or, as here, a fraction of a second later. What would be
+ * harmed by the save itself, check_save() has looked at. A check that fails costs the destination's QEMU,
+ * which is used up then, and nothing here: the guest is rolled back as before the save. */
+static gboolean look_again(RmSession *session, GError **error)
+{
+    const RmGuestOps *ops = session->guest->ops;
+    GError *problem = NULL;
+    ops->put_back(session->guest);
+    return ops->recheck(session->guest, session->blocks, &session->options->preflight, &problem) ||
+           fail_unless_event(session, problem, error);
+}
+
+static gboolean load(RmSession *session, GError **error)
+{
+    rm_autojson reply = NULL;
+    int64_t time = g_get_monotonic_time();
+    /* A request that is answered at once does not notice a cancel, and a load uses the destination's QEMU up:
+     * look. */
+    if (!rm_session_check(session, error))
+        return FALSE;
+    uint64_t id = rm_control_begin(session->control, rm_json_message(RM_MSG_LOAD), error);
+    /* If that fails, the answer is nobody's: the destination hears of it with the end of the session. */
+    if (id == 0 || !look_again(session, error) ||
+        !rm_control_finish(session->control, id, LOAD_TIMEOUT_MS, session->cancel, &reply, error) ||
+        !rm_message_expect(reply, RM_MSG_PREPARED, error))
+        return FALSE;
+    session->metrics.load_us = lap(&time);
+    return TRUE;
 }
 
 static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
@@ -151,13 +178,7 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
         return FALSE;
     if (session->options->verify && !rm_verify_clean(session, TRUE, error))
         return FALSE;
-    int64_t time = g_get_monotonic_time();
-    /* A request that is answered at once does not notice a cancel, and a load uses the destination's QEMU up:
-     * look. */
-    if (!rm_session_check(session, error) || !request_load(session, error))
-        return FALSE;
-    session->metrics.load_us = lap(&time);
-    return TRUE;
+    return load(session, error);
 }
 
 static gboolean ask(RmSession *session, RmFate *ret_fate, gboolean *ret_done)
@@ -275,7 +296,8 @@ static gboolean check_still_ours(RmSession *session, GError **error)
 gboolean rm_switchover_run(RmSession *session, GError **error)
 {
     RmBlock *block = NULL;
-    if (!rm_guardian_ready(session->guardian, error) || !rm_session_event(session, RM_EVENT_CONVERGED, error))
+    if (!rm_guardian_ready(session->guardian, error) ||
+        !rm_session_event(session, RM_EVENT_CONVERGED, error) || !arm(session, error))
         return FALSE;
     gboolean ok = prepare(session, &block, error) && rm_session_event(session, RM_EVENT_PREPARED, error);
     if (ok) {

@@ -5,6 +5,7 @@
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "memory/chunk.h"
+#include "source/pin.h"
 #include "transport/window.h"
 
 #include <errno.h>
@@ -152,12 +153,14 @@ static gboolean ask(RmSending *sender, RmSendBatch *batch)
     return ok;
 }
 
-/* While the answers are on their way. */
+/* While the answers are on their way. With everything pinned that is the pinning's, until it has ended. */
 static gboolean prepare(RmSendWorker *worker, const RmSendBatch *batch)
 {
     RmSending *sender = worker->sender;
     RmTx *tx = sender->params.tx;
     int status = 0;
+    if (sender->pin != NULL && !worker->pinned)
+        return TRUE;
     for (guint i = 0; i < batch->plans->len && status == 0; i++) {
         const RmPlan *plan = batch->plans->pdata[i];
         status = tx->ops->prepare(tx, worker->channel, plan->block,
@@ -206,6 +209,8 @@ static gboolean finish_asks(RmSending *sender, RmSendBatch *batch)
 static gboolean post_plan(RmSendWorker *worker, const RmPlan *plan)
 {
     RmSending *sender = worker->sender;
+    if (sender->pin != NULL && !worker->pinned && !rm_pin_wait(sender->pin, plan->block, plan->chunk))
+        return FALSE;
     RmTx *tx = sender->params.tx;
     const RmRun *runs = (const RmRun *)(const void *)plan->runs->data;
     uint64_t limit = post_limit(sender);
@@ -432,8 +437,9 @@ static gboolean post_all(RmSendWorker *worker)
 static gboolean do_round_end(RmSendWorker *worker, const Work *work)
 {
     RmSending *sender = worker->sender;
-    if (!post_all(worker))
+    if (!post_all(worker) || (sender->pin != NULL && !worker->pinned && !rm_pin_wait_all(sender->pin)))
         return FALSE;
+    worker->pinned = TRUE;
     int status = sender->params.tx->ops->end_round(sender->params.tx, worker->channel, (uint32_t)work->chunk);
     if (status < 0) {
         rm_sending_fail_transport(sender, status);

@@ -23,12 +23,15 @@
 #define RM_BATCH_CHUNKS 64       /* plans in a batch, chunks in a request */
 #define RM_ASK_TIMEOUT_MS 120000 /* of a peer that is alive: a batch may be populated page by page */
 
+typedef struct RmPin RmPin; /* pin.h */
+
 /* What the channels of one sender share. */
 typedef struct {
     RmSenderParams params;  /* immutable */
     GPtrArray *states;      /* RmSendState*; grows only between rounds */
     GCancellable *stopping; /* ends waits for the far end's answers */
     gint failed;            /* atomic: the data path has ended */
+    RmPin *pin;             /* set before the first push; NULL without --pin all */
 
     GMutex lock; /* all below */
     GCond ended;
@@ -66,6 +69,7 @@ typedef struct {
     RmSendBatch *current;
     GQueue ready; /* of RmSendBatch*, asked for */
     uint32_t n_batches;
+    gboolean pinned;       /* a round has ended: with --pin all, everything is registered */
     uint64_t batch_bytes;  /* that close the current one */
     uint64_t most_touched; /* bytes of granules in a batch, and in a plan */
     RmHoldings holdings;

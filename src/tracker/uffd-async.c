@@ -40,7 +40,7 @@ typedef struct {
     pid_t pid;
     GPtrArray *blocks; /* of RmBlock, borrowed */
     int pidfd;         /* keeps `pid` ours: tells the VMM's end from another process with its number */
-    int pagemap;
+    int pagemap, maps;
     int uffd; /* -1 until attached */
 } UffdAsync;
 
@@ -57,40 +57,64 @@ static gboolean fail_gone(const UffdAsync *self, GError **error)
 
 /* ---- does the range still map the block? ---- */
 
-static gboolean maps_block(const GArray *mappings, const RmBlock *block)
+/* `mappings`: NULL to ask the kernel for that one mapping, which takes microseconds. */
+static gboolean mapping_at(const UffdAsync *self, const GArray *mappings, uint64_t at, RmMapping *ret_mapping)
+{
+    if (mappings == NULL)
+        return rm_mappings_ask(self->maps, at, ret_mapping);
+    const RmMapping *mapping = rm_mappings_find(mappings, at);
+    if (mapping != NULL)
+        *ret_mapping = *mapping;
+    return mapping != NULL;
+}
+
+static gboolean maps_block(const UffdAsync *self, const GArray *mappings, const RmBlock *block)
 {
     for (uint64_t at = block->hva, end = block->hva + block->size; at < end;) {
-        const RmMapping *mapping = rm_mappings_find(mappings, at);
-        if (mapping == NULL || !mapping->shared || mapping->dev != block->dev || mapping->ino != block->ino ||
-            mapping->offset + (at - mapping->start) != block->file_offset + (at - block->hva))
+        RmMapping mapping;
+        if (!mapping_at(self, mappings, at, &mapping) || !mapping.shared || mapping.dev != block->dev ||
+            mapping.ino != block->ino ||
+            mapping.offset + (at - mapping.start) != block->file_offset + (at - block->hva))
             return FALSE;
-        at = mapping->end;
+        at = mapping.end;
     }
     return TRUE;
 }
 
-/* All blocks, or one if `only` is not NULL. */
+/* All blocks, or one if `only` is not NULL; the first that is not mapped as it should be. */
+static const RmBlock *find_unmapped(const UffdAsync *self, const GArray *mappings, const RmBlock *only)
+{
+    for (guint i = 0; i < self->blocks->len; i++) {
+        const RmBlock *block = g_ptr_array_index(self->blocks, i);
+        if ((only == NULL || only == block) && !maps_block(self, mappings, block))
+            return block;
+    }
+    return NULL;
+}
+
+/* A no of the quick way may also mean that this kernel lacks it: then all mappings are read. */
 static gboolean check_mapped(const UffdAsync *self, const RmBlock *only, GError **error)
 {
     g_autoptr(GError) unread = NULL;
-    g_autoptr(GArray) mappings = rm_mappings_read(self->pid, &unread);
+    g_autoptr(GArray) mappings = NULL;
+    gboolean quickly = find_unmapped(self, NULL, only) == NULL;
+    if (!quickly)
+        mappings = rm_mappings_read(self->pid, &unread);
     /* Asked after reading: as long as it lives its number is not another's. A dying process loses its memory
      * first. */
     if (gone(self))
         return fail_gone(self, error);
+    if (quickly)
+        return TRUE;
     if (mappings == NULL) {
         g_propagate_error(error, g_steal_pointer(&unread));
         return FALSE;
     }
-    for (guint i = 0; i < self->blocks->len; i++) {
-        const RmBlock *block = g_ptr_array_index(self->blocks, i);
-        if ((only == NULL || only == block) && !maps_block(mappings, block))
-            return rm_fail(error, RM_REASON_GUEST_CHANGED,
-                           "RAM block %s is no longer at address %#" G_GINT64_MODIFIER
-                           "x of the VMM (process %d): unplugged or resized? Start over",
-                           block->name, block->hva, (int)self->pid);
-    }
-    return TRUE;
+    const RmBlock *block = find_unmapped(self, mappings, only);
+    return block == NULL || rm_fail(error, RM_REASON_GUEST_CHANGED,
+                                    "RAM block %s is no longer at address %#" G_GINT64_MODIFIER
+                                    "x of the VMM (process %d): unplugged or resized? Start over",
+                                    block->name, block->hva, (int)self->pid);
 }
 
 /* ---- arming ---- */
@@ -98,6 +122,7 @@ static gboolean check_mapped(const UffdAsync *self, const RmBlock *only, GError 
 static gboolean open_process(UffdAsync *self, GError **error)
 {
     g_autofree char *path = g_strdup_printf("/proc/%d/pagemap", (int)self->pid);
+    g_autofree char *maps = g_strdup_printf("/proc/%d/maps", (int)self->pid);
     self->pidfd = (int)syscall(SYS_pidfd_open, self->pid, 0);
     if (self->pidfd < 0)
         return errno == ESRCH
@@ -109,6 +134,7 @@ static gboolean open_process(UffdAsync *self, GError **error)
                    ? fail_gone(self, error)
                    : rm_set_errno(error, RM_REASON_PRIVILEGE, errno,
                                   "cannot open %s: run rdmamig as root, or as the VMM's user", path);
+    self->maps = open(maps, O_RDONLY | O_CLOEXEC); /* without it, check_mapped() says what is wrong */
     return TRUE;
 }
 
@@ -319,6 +345,7 @@ static void uffd_async_free(RmTracker *tracker)
         release_block(self, g_ptr_array_index(self->blocks, i));
     rm_fd_clear(&self->uffd);
     rm_fd_clear(&self->pagemap);
+    rm_fd_clear(&self->maps);
     rm_fd_clear(&self->pidfd);
     g_free(self);
 }
@@ -340,6 +367,7 @@ RmTracker *rm_tracker_uffd_async_new(pid_t pid, GPtrArray *blocks)
         .blocks = blocks,
         .pidfd = -1,
         .pagemap = -1,
+        .maps = -1,
         .uffd = -1,
     };
     return &self->base;

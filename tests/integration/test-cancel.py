@@ -22,7 +22,8 @@ FULL = os.environ.get("RDMAMIG_MATRIX") == "full"
 HOLDS = {
     "connecting": {"unanswered": True},
     "preflight": {"swallow": "accept"},
-    "attaching": {"swallow": "registered", "options": ("--pin", "all")},
+    "attaching": {"fault": "state-attaching=1500"},
+    "pinning": {"swallow": "registered", "options": ("--pin", "all"), "state": "precopy"},
     "precopy": {"options": ("--max-bandwidth", "5M")},
     "registering": {"swallow": "registered", "state": "precopy"},
     "round_end": {"swallow": "round-end-ok", "state": "precopy"},

@@ -292,6 +292,21 @@ class Leftovers(Case):
         for process in (source, target, daemon):
             process.kill()
 
+    def test_at_the_destination(self):
+        """A waiting QEMU that was prepared, and then was not needed, waits on as it was found, for the next attempt."""
+        source, target, daemon = self.pair(rams=(64,), guest={"last": 9 * MIB})
+        target.qmp("migrate-set-capabilities", capabilities=[{"capability": "auto-converge", "state": True}])
+        target.qmp("migrate-set-parameters", max_bandwidth=4096)
+        queries = "query-migrate-capabilities", "query-migrate-parameters"
+        found = [target.qmp(query) for query in queries]
+        send = Send(self, source, daemon, env={"RDMAMIG_FAULT": "save-prepared=60000"})
+        wait_until(lambda: [target.qmp(query) for query in queries] != found, "the destination is prepared")
+        send.kill()
+        wait_until(lambda: [target.qmp(query) for query in queries] == found, "the waiting QEMU is as it was")
+        self.assertEqual(target.status(), "inmigrate")
+        self.move(source, target, daemon)
+        wait_until(lambda: [target.qmp(query) for query in queries] == found, "and is so in the guest's new home")
+
     def test_capabilities(self):
         for name in self.CAPABILITIES:
             with self.subTest(capability=name):

@@ -346,6 +346,26 @@ class DestinationKilled(Guardian):
         self.assertEqual(self.journal("destination")[-1]["state"], "failed")
         self.assert_next_attempt_passes()
 
+    def test_settings(self):
+        """QEMU's migration settings, changed for the load: put back in one that waits on, and in the guest's new home."""
+        for fault, daemon_fault in (("save-prepared", None), (None, f"destination-committed={HOLD}")):
+            self.fresh(daemon_fault=daemon_fault)
+            queries = "query-migrate-capabilities", "query-migrate-parameters"
+            before = [self.target.qmp(query) for query in queries]
+            send = self.begin(fault=fault)
+            if fault:
+                wait_until(lambda: [self.target.qmp(query) for query in queries] != before, "rdmamigd prepares it")
+            else:
+                self.wait_journal("destination", "committed")
+                self.assertNotEqual([self.target.qmp(query) for query in queries], before)
+            self.daemon.kill()
+            wait_until(lambda: [self.target.qmp(query) for query in queries] == before, "the guardian puts them back")
+            wait_until(lambda: self.state(self.target) == ("inmigrate" if fault else "running"), "it is as it should be")
+            send.kill()
+            self.assert_no_guardian()
+            if fault:
+                self.assertEqual(self.running(), [self.source])
+
 
 class Both(Guardian):
     def test_daemon_and_guardian_killed(self):

@@ -245,7 +245,7 @@ class Source(Broken):
         self.assertEqual(self.resolve(session=False), [])  # nor is it one to be resolved
         self.assertEqual(self.sent.finish()[0], DONE, self.sent.explain())
         self.assertEqual(self.journal("source", self.here), ["attaching", "switchover", "switchover", "committed", "done"])
-        self.assertEqual(self.journal("destination", self.there), ["precopy", "switchover", "switchover", "committed", "done"])
+        self.assertEqual(self.journal("destination", self.there), ["precopy", "precopy", "switchover", "committed", "done"])
 
     def test_usage(self):
         self.small_pair()

@@ -17,6 +17,7 @@
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "guest/qemu/qmp-hmp.h"
 #include "guest/qemu/qom.h"
 
 #include <string.h>

@@ -61,17 +61,21 @@ gboolean rm_facts_vcpu_thread(RmQmp *qmp, pid_t *ret_thread, GError **error)
     return TRUE;
 }
 
-gboolean rm_facts_vcpu_path(RmQmp *qmp, char **ret_path, GError **error)
+/* The QOM path of the first of them. */
+static gboolean path_of(json_object *list, char **ret_path, GError **error)
 {
-    rm_autojson reply = NULL;
-    json_object *list;
     const char *path;
-    if (!query_vcpus(qmp, &reply, &list, error))
-        return FALSE;
     if (!rm_json_string(json_object_array_get_idx(list, 0), "qom-path", &path, error))
         return FALSE;
     *ret_path = g_strdup(path);
     return TRUE;
+}
+
+gboolean rm_facts_vcpu_path(RmQmp *qmp, char **ret_path, GError **error)
+{
+    rm_autojson reply = NULL;
+    json_object *list;
+    return query_vcpus(qmp, &reply, &list, error) && path_of(list, ret_path, error);
 }
 
 gboolean rm_facts_kvm(RmQmp *qmp, gboolean *ret_kvm, GError **error)
@@ -101,8 +105,8 @@ static gboolean query_traits(RmQmp *qmp, GHashTable *traits, GError **error)
     g_autofree char *machine = NULL, *cpu = NULL, *path = NULL;
     gboolean kvm;
     if (!rm_qom_get_string(qmp, "/machine", "type", &machine, error) ||
-        !rm_facts_vcpu_path(qmp, &path, error) || !rm_qom_get_string(qmp, path, "type", &cpu, error) ||
-        !query_vcpus(qmp, &reply, &list, error) || !rm_facts_kvm(qmp, &kvm, error))
+        !query_vcpus(qmp, &reply, &list, error) || !path_of(list, &path, error) ||
+        !rm_qom_get_string(qmp, path, "type", &cpu, error) || !rm_facts_kvm(qmp, &kvm, error))
         return FALSE;
     put(traits, "machine", without_suffix(g_steal_pointer(&machine), "-machine"));
     put(traits, "cpu", g_steal_pointer(&cpu));

@@ -61,26 +61,16 @@ static gboolean check_state(const Context *context, GError **error)
     return rm_fail(error, reason, "the guest %s (QEMU's state: \"%s\")", words, status);
 }
 
-static gboolean check_migration(const Context *context, GError **error)
+static gboolean fail_busy(const char *status, GError **error)
 {
-    gboolean active;
-    g_autofree char *status = NULL;
-    if (!rm_state_query_migration(context->qmp, &active, &status, error))
-        return FALSE;
-    if (active)
-        return rm_fail(error, RM_REASON_GUEST_BUSY,
-                       "QEMU has a migration of its own under way (\"%s\"): wait for it, or migrate_cancel",
-                       status);
-    return TRUE;
+    return rm_fail(error, RM_REASON_GUEST_BUSY,
+                   "QEMU has a migration of its own under way (\"%s\"): wait for it, or migrate_cancel",
+                   status);
 }
 
-static gboolean check_blockers(const Context *context, GError **error)
+static gboolean check_blockers(json_object *body, GError **error)
 {
-    rm_autojson reply = NULL;
-    json_object *body, *reasons;
-    if (!rm_qmp_run(context->qmp, "query-migrate", NULL, &reply, error) ||
-        !rm_json_object(reply, "return", &body, error))
-        return FALSE;
+    json_object *reasons;
     if (!json_object_object_get_ex(body, "blocked-reasons", NULL))
         return TRUE;
     if (!rm_json_array(body, "blocked-reasons", &reasons, error))
@@ -93,6 +83,18 @@ static gboolean check_blockers(const Context *context, GError **error)
     }
     return words->len == 0 ||
            rm_fail(error, RM_REASON_BLOCKED, "QEMU cannot migrate this guest: %s", words->str);
+}
+
+static gboolean check_migration(const Context *context, GError **error)
+{
+    gboolean active;
+    g_autofree char *status = NULL;
+    rm_autojson reply = NULL;
+    json_object *body;
+    if (!rm_state_query_migration(context->qmp, &active, &status, &reply, error) ||
+        !rm_json_object(reply, "return", &body, error))
+        return FALSE;
+    return active ? fail_busy(status, error) : check_blockers(body, error);
 }
 
 /* With KVM, a hypervisor in the guest has pages of it written through addresses that KVM pinned: no page
@@ -185,31 +187,70 @@ static gboolean check_blocks(const Context *context, GError **error)
     return rm_ram_recheck(context->qmp, context->pid, context->blocks, error);
 }
 
-typedef enum {
-    FIRST = 1,   /* before a byte moves */
-    PREPARE = 2, /* before QEMU's migration settings are changed */
-    SAVE = 4,    /* between stop and save: a job, or an export's client, that writes to a disk which the save
-                  inactivates can end QEMU */
-    AGAIN = 8,   /* after the stop: the answer may have changed */
-} When;
+static gboolean check_saved(const Context *context, GError **error)
+{
+    g_autofree char *status = NULL;
+    if (!rm_state_query_run(context->qmp, &status, error))
+        return FALSE;
+    /* A leftover background-snapshot, had we missed it, would have let the guest go on here: two guests. */
+    return rm_facts_run(status) == RM_GUEST_SAVED ||
+           rm_fail(error, RM_REASON_GUEST_STATE,
+                   "QEMU is in state \"%s\" after the guest was saved, not \"postmigrate\"", status);
+}
 
-/* The devices' check is apart (they are remembered). Blockers make the save itself fail. */
+/* When a check is made. The devices' is apart (they are remembered), and so is that of the writers when the
+ * guest is saved. */
+enum {
+    FIRST = 1,   /* before a byte moves */
+    STOPPED = 2, /* with the stop: what the save would do harm to */
+    SAVED = 4,   /* what may have changed, before `commit` */
+};
+
+/* Why the rest is looked at again only once the state is saved: nothing is committed before it has been, and
+ * whatever is found then rolls the guest back as before the save. The save itself refuses a guest whose
+ * migration is blocked, or already under way. A job, though, goes on writing to images that the save
+ * inactivates, and an export serves from them: QEMU may end itself over that. */
 static const struct {
     const char *name;
     gboolean (*check)(const Context *context, GError **error);
     unsigned when;
 } checks[] = {
+    {"saved", check_saved, SAVED},
     {"run state", check_state, FIRST},
-    {"migration under way", check_migration, FIRST | PREPARE},
-    {"QEMU's blockers", check_blockers, FIRST},
+    {"migration", check_migration, FIRST},
     {"nesting", check_nested, FIRST},
-    {"RAM blocks", check_blocks, AGAIN},
-    {"jobs", check_jobs, FIRST | SAVE | AGAIN},
-    {"exports", check_exports, FIRST | SAVE | AGAIN},
-    {"other writers", check_writers, FIRST | AGAIN},
+    {"RAM blocks", check_blocks, SAVED},
+    {"jobs", check_jobs, FIRST | STOPPED | SAVED},
+    {"exports", check_exports, FIRST | STOPPED | SAVED},
+    {"other writers", check_writers, FIRST},
 };
 
-static gboolean run_checks(const Context *context, When when, GError **error)
+/* What rm_devices_list() asks, and then the checks of FIRST and SAVED, in their order. */
+static const struct {
+    const char *command, *arguments;
+    unsigned when;
+} questions[] = {
+    {"qom-list", "{\"path\":\"/machine/peripheral\"}", FIRST | SAVED},
+    {"qom-list", "{\"path\":\"/machine/peripheral-anon\"}", FIRST | SAVED},
+    {"human-monitor-command", "{\"command-line\":\"info network\"}", FIRST | SAVED},
+    {"query-named-block-nodes", "{\"flat\":true}", FIRST | SAVED},
+    {"query-status", NULL, FIRST | SAVED},
+    {"query-migrate", NULL, FIRST},
+    {"x-query-ramblock", NULL, SAVED},
+    {"qom-list", "{\"path\":\"/objects\"}", SAVED},
+    {"query-jobs", NULL, SAVED},
+    {"query-block-exports", NULL, SAVED},
+};
+
+static void ask_ahead(RmQmp *qmp, unsigned when)
+{
+    for (size_t i = 0; i < G_N_ELEMENTS(questions); i++) {
+        if ((questions[i].when & when) != 0)
+            rm_qmp_ahead(qmp, questions[i].command, questions[i].arguments);
+    }
+}
+
+static gboolean run_checks(const Context *context, unsigned when, GError **error)
 {
     for (size_t i = 0; i < G_N_ELEMENTS(checks); i++) {
         if ((checks[i].when & when) == 0)
@@ -226,6 +267,7 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
 {
     Context context = {qmp, pid, blocks, options};
     g_autoptr(RmDevices) devices = NULL;
+    ask_ahead(qmp, FIRST);
     /* Devices first: QEMU blocks migration with vfio and vhost-user as well, but less clearly. */
     if (!rm_devices_list(qmp, &devices, error) || !rm_devices_check(devices, options, error) ||
         !run_checks(&context, FIRST, error))
@@ -236,21 +278,54 @@ gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPrefligh
 
 gboolean rm_preflight_prepare(RmQmp *qmp, GError **error)
 {
-    Context context = {.qmp = qmp};
-    return run_checks(&context, PREPARE, error);
+    gboolean active;
+    g_autofree char *status = NULL;
+    return rm_state_query_migration(qmp, &active, &status, NULL, error) &&
+           (!active || fail_busy(status, error));
 }
 
 gboolean rm_preflight_save(RmQmp *qmp, GError **error)
 {
     Context context = {.qmp = qmp};
-    return run_checks(&context, SAVE, error);
+    return run_checks(&context, STOPPED, error);
+}
+
+/* The search for other writers is the kernel's work alone: it is made while QEMU is asked for the rest. */
+typedef struct {
+    const Context *context;
+    GError *problem;
+} Search;
+
+static gpointer search_main(gpointer data)
+{
+    Search *search = data;
+    check_writers(search->context, &search->problem);
+    return NULL;
+}
+
+static gboolean ask_again(const Context *context, RmDevices *devices, GError **error)
+{
+    g_autoptr(RmDevices) now = NULL;
+    return rm_devices_list(context->qmp, &now, error) && rm_devices_check(now, context->options, error) &&
+           (devices == NULL || rm_devices_compare(devices, now, error)) && run_checks(context, SAVED, error);
 }
 
 gboolean rm_preflight_recheck(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPreflightOptions *options,
                               RmDevices *devices, GError **error)
 {
     Context context = {qmp, pid, blocks, options};
-    g_autoptr(RmDevices) now = NULL;
-    return rm_devices_list(qmp, &now, error) && rm_devices_check(now, options, error) &&
-           (devices == NULL || rm_devices_compare(devices, now, error)) && run_checks(&context, AGAIN, error);
+    Search search = {.context = &context};
+    GThread *thread = g_thread_try_new("writers", search_main, &search, NULL);
+    ask_ahead(qmp, SAVED);
+    gboolean ok = ask_again(&context, devices, error);
+    if (thread != NULL)
+        g_thread_join(thread);
+    else
+        search_main(&search);
+    if (ok && search.problem != NULL) {
+        g_propagate_error(error, g_steal_pointer(&search.problem));
+        ok = FALSE;
+    }
+    g_clear_error(&search.problem);
+    return ok;
 }

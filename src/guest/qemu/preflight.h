@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The checks that refuse a migration before a byte moves, and those of them that are made again after the
- * stop. */
+/* The checks that refuse a migration before a byte moves, and those of them that are made again when the
+ * guest has been stopped, and when it has been saved. */
 #pragma once
 
 #include "guest/qemu/devices.h"
@@ -10,11 +10,13 @@
 gboolean rm_preflight(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPreflightOptions *options,
                       RmDevices **ret_devices, GError **error);
 
-/* Before QEMU's migration settings are changed. Reason guest-busy. */
+/* Whether QEMU has no migration under way. Reason guest-busy. */
 gboolean rm_preflight_prepare(RmQmp *qmp, GError **error);
-/* Between stop and save. Reason block-job. */
+
+/* Stopped: what must not be there when the state is saved. Reason block-job. */
 gboolean rm_preflight_save(RmQmp *qmp, GError **error);
 
-/* `devices` as the preflight saw them; NULL if there was none. Reasons guest-changed and the preflight's. */
+/* Saved. `devices` as the preflight saw them; NULL if there was none. Reasons guest-changed and the
+ * preflight's. */
 gboolean rm_preflight_recheck(RmQmp *qmp, pid_t pid, GPtrArray *blocks, const RmPreflightOptions *options,
                               RmDevices *devices, GError **error);

@@ -21,7 +21,7 @@
 #define STEP_BYTES (256u << 10)
 
 struct RmPump {
-    /* immutable */
+    /* immutable once the thread runs */
     gboolean writes;
     const uint8_t *source;
     gsize length;
@@ -98,12 +98,18 @@ static gpointer thread_main(gpointer argument)
     return NULL;
 }
 
-static RmPump *start(gboolean writes, const uint8_t *source, gsize length, int *ret_fd, GError **error)
+static gboolean start(RmPump *pump, GError **error)
+{
+    pump->thread = g_thread_try_new("state", thread_main, pump, error);
+    if (pump->thread == NULL)
+        g_prefix_error(error, "cannot start the device state's thread: ");
+    return pump->thread != NULL;
+}
+
+static RmPump *new_pump(gboolean writes, int *ret_fd, GError **error)
 {
     g_autoptr(RmPump) pump = g_new0(RmPump, 1);
     pump->writes = writes;
-    pump->source = source;
-    pump->length = length;
     pump->fd = -1;
     pump->data = g_byte_array_new();
     g_mutex_init(&pump->lock);
@@ -118,34 +124,44 @@ static RmPump *start(gboolean writes, const uint8_t *source, gsize length, int *
     pump->fd = ends[writes ? 1 : 0];
     fcntl(pump->fd, F_SETPIPE_SZ, PIPE_BYTES); /* fewer wake-ups; a refusal does no harm */
     fcntl(pump->fd, F_SETFL, O_NONBLOCK);
-    pump->thread = g_thread_try_new("state", thread_main, pump, error);
-    if (pump->thread == NULL) {
-        g_prefix_error(error, "cannot start the device state's thread: ");
+    if (!writes && !start(pump, error))
         return NULL;
-    }
     *ret_fd = rm_fd_steal(&theirs);
     return g_steal_pointer(&pump);
 }
 
 RmPump *rm_pump_reader(int *ret_fd, GError **error)
 {
-    return start(FALSE, NULL, 0, ret_fd, error);
+    return new_pump(FALSE, ret_fd, error);
 }
 
-RmPump *rm_pump_writer(const uint8_t *data, gsize length, int *ret_fd, GError **error)
+RmPump *rm_pump_writer(int *ret_fd, GError **error)
 {
-    return start(TRUE, data, length, ret_fd, error);
+    return new_pump(TRUE, ret_fd, error);
 }
 
-gboolean rm_pump_finish(RmPump *pump, unsigned timeout_ms, GError **error)
+gboolean rm_pump_write(RmPump *pump, const uint8_t *data, gsize length, GError **error)
 {
-    gint64 deadline = g_get_monotonic_time() + (gint64)timeout_ms * 1000;
+    g_assert(pump->writes && pump->thread == NULL);
+    pump->source = data;
+    pump->length = length;
+    return start(pump, error);
+}
+
+gboolean rm_pump_wait(RmPump *pump, unsigned ms)
+{
+    gint64 deadline = g_get_monotonic_time() + (gint64)ms * 1000;
     g_mutex_lock(&pump->lock);
     while (!pump->done && g_cond_wait_until(&pump->changed, &pump->lock, deadline))
         continue;
     gboolean done = pump->done;
     g_mutex_unlock(&pump->lock);
-    if (!done)
+    return done;
+}
+
+gboolean rm_pump_finish(RmPump *pump, unsigned timeout_ms, GError **error)
+{
+    if (!rm_pump_wait(pump, timeout_ms))
         return rm_fail(error, pump->writes ? RM_REASON_STATE_LOAD : RM_REASON_STATE_SAVE,
                        "the device state's pipe did not end within %u ms", timeout_ms);
     if (pump->problem != NULL) {

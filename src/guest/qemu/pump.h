@@ -10,10 +10,16 @@
 
 typedef struct RmPump RmPump;
 
-/* Makes the pipe and starts the thread. *ret_fd is QEMU's end, the caller's to close. A reader collects, a
- * writer sends [data, data + length), which it copies not. Reason internal. NULL on failure. */
+/* Makes the pipe. *ret_fd is QEMU's end, the caller's to close. A reader collects from now on; a writer waits
+ * for rm_pump_write(). Reason internal. NULL on failure. */
 RmPump *rm_pump_reader(int *ret_fd, GError **error);
-RmPump *rm_pump_writer(const uint8_t *data, gsize length, int *ret_fd, GError **error);
+RmPump *rm_pump_writer(int *ret_fd, GError **error);
+
+/* A writer, once: sends [data, data + length), which it copies not, and ends the stream. Reason internal. */
+gboolean rm_pump_write(RmPump *pump, const uint8_t *data, gsize length, GError **error);
+
+/* Waits for at most `ms` until a reader's stream has ended, or its thread has failed; FALSE if neither. */
+gboolean rm_pump_wait(RmPump *pump, unsigned ms);
 
 /* Waits until QEMU has closed its end (reader), or has taken everything (writer); FALSE after `timeout_ms` or
  * if it failed. Reason state-save or state-load. */

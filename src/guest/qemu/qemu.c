@@ -36,11 +36,12 @@ typedef struct {
     pid_t pid;
     int pidfd;
     RmEvents events;
-    RmVector found; /* the migration vector as it was before prepare_save() or load() */
+    RmVector found; /* the migration vector as it was before it was prepared */
     gboolean (*note)(gpointer data, json_object *found, GError **error); /* NULL: nobody wants it */
     gpointer note_data;
-    gboolean prepared;  /* the vector is set */
-    gboolean saving;    /* a migration of ours may be under way */
+    RmPump *pump; /* our end of the state's pipe, from preparing to save() or load(); NULL: not prepared */
+    gboolean fd_given;  /* the other end may lie with QEMU */
+    gboolean saving;    /* the save's vector is set: what migrates now is ours, or goes by our settings */
     RmDevices *devices; /* as the preflight saw them; NULL before */
 } RmQemu;
 
@@ -97,7 +98,12 @@ static gboolean qemu_recheck(RmGuest *guest, GPtrArray *blocks, const RmPrefligh
                              GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    return rm_preflight_recheck(self->qmp, self->pid, blocks, options, self->devices, error);
+    /* A destination that can't load the state, for the device that was added, ends the session meanwhile:
+     * what is found here is the better word. */
+    rm_qmp_shield(self->qmp, TRUE);
+    gboolean ok = rm_preflight_recheck(self->qmp, self->pid, blocks, options, self->devices, error);
+    rm_qmp_shield(self->qmp, FALSE);
+    return ok;
 }
 
 static gboolean qemu_fence(RmGuest *guest, int64_t *ret_stall_us, GError **error)
@@ -112,23 +118,30 @@ static gboolean qemu_poll(RmGuest *guest, GError **error)
     return rm_events_poll(&self->events, self->qmp, error);
 }
 
+/* What check_save() will ask is asked with the `stop` itself: QEMU answers one after the other, and the guest
+ * stands still. */
 static gboolean qemu_stop(RmGuest *guest, GError **error)
 {
+    static const char *const questions[] = {"query-status", "query-jobs", "query-block-exports"};
     RmQemu *self = qemu_of(guest);
     g_autofree char *before = NULL, *after = NULL;
     if (!rm_state_query_run(self->qmp, &before, error))
         return FALSE;
-    if (strcmp(before, "running") == 0) {
+    gboolean runs = strcmp(before, "running") == 0;
+    if (runs)
+        rm_qmp_ahead(self->qmp, "stop", NULL);
+    for (size_t i = 0; i < G_N_ELEMENTS(questions); i++)
+        rm_qmp_ahead(self->qmp, questions[i], NULL);
+    if (runs) {
         self->events.own_stops++;
         if (!rm_qmp_run(self->qmp, "stop", NULL, NULL, error))
             return FALSE;
     }
     if (!rm_state_query_run(self->qmp, &after, error))
         return FALSE;
-    if (strcmp(after, "paused") != 0)
-        return rm_fail(error, RM_REASON_GUEST_STATE,
-                       "the guest is in state \"%s\", not \"paused\", after stopping it", after);
-    return TRUE;
+    return strcmp(after, "paused") == 0 ||
+           rm_fail(error, RM_REASON_GUEST_STATE,
+                   "the guest is in state \"%s\", not \"paused\", after stopping it", after);
 }
 
 static void qemu_set_note(RmGuest *guest, gboolean (*note)(gpointer data, json_object *found, GError **error),
@@ -145,7 +158,7 @@ static void qemu_recall(RmGuest *guest, json_object *found)
 {
     RmQemu *self = qemu_of(guest);
     rm_vector_clear(&self->found);
-    self->saving = found != NULL;
+    self->saving = self->fd_given = found != NULL;
     if (found != NULL)
         rm_vector_from_json(found, &self->found);
 }
@@ -157,26 +170,35 @@ static gboolean note_found(RmQemu *self, GError **error)
 }
 
 /* Nothing is changed before it has been noted how it was. */
-static gboolean set_vector(RmQemu *self, gboolean incoming, GError **error)
+static gboolean prepare(RmQemu *self, gboolean incoming, GError **error)
 {
     g_auto(RmVector) wanted = {0};
-    return rm_vector_compare(self->qmp, incoming, &wanted, &self->found, error) && note_found(self, error) &&
-           rm_vector_set(self->qmp, &wanted, error);
+    if (!rm_vector_compare(self->qmp, incoming, &wanted, &self->found, error) || !note_found(self, error) ||
+        !rm_vector_set(self->qmp, &wanted, error))
+        return FALSE;
+    self->saving = !incoming;
+    self->fd_given = TRUE;
+    self->pump = rm_state_pipe(self->qmp, incoming, error);
+    return self->pump != NULL;
 }
 
-/* The guest runs meanwhile, which the vector does not touch: it is about migrations that begin after it. */
+/* The guest may run meanwhile, which the vector does not touch: it is about migrations that begin after it.
+ * Somebody's own that is under way refuses ours, and goes on. One that somebody begins now would leave the
+ * RAM out (x-ignore-shared): since QEMU has one at a time it makes save() fail, and is ended with the
+ * roll-back. */
 static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL;
+    if (self->pump != NULL)
+        return TRUE;
     if (!rm_preflight_prepare(self->qmp, error))
         return FALSE;
-    if (!set_vector(self, FALSE, &problem)) {
+    if (!prepare(self, FALSE, &problem)) {
         RmReason reason =
             rm_error_reason(problem) == RM_REASON_QMP_ERROR ? RM_REASON_STATE_SAVE : rm_error_reason(problem);
         return rm_fail(error, reason, "cannot prepare QEMU's migration: %s", problem->message);
     }
-    self->prepared = TRUE;
     rm_fault_pause("save-prepared");
     return TRUE;
 }
@@ -184,25 +206,34 @@ static gboolean qemu_prepare_save(RmGuest *guest, GError **error)
 static gboolean qemu_save(RmGuest *guest, GByteArray **ret_state, GError **error)
 {
     RmQemu *self = qemu_of(guest);
-    if (!self->prepared && !qemu_prepare_save(guest, error))
+    if (!qemu_prepare_save(guest, error))
         return FALSE;
-    self->saving = TRUE;
-    return rm_state_save(self->qmp, ret_state, error);
+    g_autoptr(RmPump) pump = g_steal_pointer(&self->pump);
+    if (!rm_state_save(self->qmp, pump, ret_state, error))
+        return FALSE;
+    self->fd_given = FALSE;
+    return TRUE;
 }
 
+/* What was prepared and not used goes, too. */
 static void put_back(RmQemu *self, GError **error)
 {
+    g_clear_pointer(&self->pump, rm_pump_free);
+    if (self->fd_given)
+        rm_state_take_back(self->qmp);
+    self->fd_given = FALSE;
     if (!rm_vector_restore(self->qmp, &self->found, error))
         g_prefix_error(error, "QEMU's migration capabilities could not be put back: ");
-    self->prepared = FALSE;
 }
 
 static void qemu_put_back(RmGuest *guest)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) leftover = NULL;
+    /* At the destination the guest may be ours by now, whoever has hung up. */
     rm_qmp_shield(self->qmp, TRUE);
-    put_back(self, &leftover);
+    if (rm_qmp_reconnect(self->qmp, &leftover))
+        put_back(self, &leftover);
     rm_qmp_shield(self->qmp, FALSE);
     if (leftover != NULL)
         g_warning("%s", leftover->message);
@@ -312,7 +343,7 @@ static gboolean roll_back(RmQemu *self, gboolean run, GError **error)
     /* Only ours: an operator's own migration, which made the preflight refuse, goes on. */
     if (self->saving && !rm_state_cancel(self->qmp, error))
         return FALSE;
-    self->saving = FALSE;
+    self->saving = self->fd_given = FALSE;
     return run ? let_run(self, may_resume, error) : keep_paused(self, error);
 }
 
@@ -320,6 +351,7 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autoptr(GError) problem = NULL, leftover = NULL;
+    g_clear_pointer(&self->pump, rm_pump_free); /* its stream has no reader now */
     rm_qmp_shield(self->qmp, TRUE);
     gboolean ok = roll_back(self, run, &problem);
     put_back(self, &leftover);
@@ -334,11 +366,13 @@ static gboolean qemu_resume(RmGuest *guest, gboolean run, GError **error)
     return TRUE;
 }
 
-static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
+static gboolean qemu_prepare_load(RmGuest *guest, GError **error)
 {
     RmQemu *self = qemu_of(guest);
     g_autofree char *status = NULL;
     g_autoptr(GError) problem = NULL;
+    if (self->pump != NULL)
+        return TRUE;
     if (!rm_state_query_run(self->qmp, &status, error))
         return FALSE;
     if (rm_facts_run(status) != RM_GUEST_WAITING)
@@ -346,10 +380,21 @@ static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GE
             error, RM_REASON_GUEST_STATE,
             "the destination's QEMU is in state \"%s\": it must wait for a migration (-incoming defer)",
             status);
-    if (!set_vector(self, TRUE, &problem))
-        return rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
-                       problem->message);
-    return rm_state_load(self->qmp, state, length, error);
+    return prepare(self, TRUE, &problem) ||
+           rm_fail(error, RM_REASON_STATE_LOAD, "cannot prepare the destination's QEMU: %s",
+                   problem->message);
+}
+
+static gboolean qemu_load(RmGuest *guest, const uint8_t *state, gsize length, GError **error)
+{
+    RmQemu *self = qemu_of(guest);
+    if (!qemu_prepare_load(guest, error))
+        return FALSE;
+    g_autoptr(RmPump) pump = g_steal_pointer(&self->pump);
+    if (!rm_state_load(self->qmp, pump, state, length, error))
+        return FALSE;
+    self->fd_given = FALSE;
+    return TRUE;
 }
 
 /* Best effort: QEMU announced by itself on cont; this covers switches that lost the first. */
@@ -410,6 +455,7 @@ static void qemu_free(RmGuest *guest)
 {
     RmQemu *self = qemu_of(guest);
     rm_qmp_free(self->qmp);
+    rm_pump_free(self->pump);
     rm_fd_clear(&self->pidfd);
     rm_vector_clear(&self->found);
     g_clear_pointer(&self->devices, rm_devices_free);
@@ -434,6 +480,7 @@ static const RmGuestOps qemu_ops = {
     .set_note = qemu_set_note,
     .recall = qemu_recall,
     .resume = qemu_resume,
+    .prepare_load = qemu_prepare_load,
     .load = qemu_load,
     .activate = qemu_activate,
     .quit = qemu_quit,

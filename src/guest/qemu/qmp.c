@@ -12,6 +12,7 @@
 #include "common/autoptr.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "guest/qemu/qmp-ahead.h"
 #include "guest/qemu/qmp-socket.h"
 
 #include <errno.h>
@@ -36,7 +37,8 @@ struct RmQmp {
     uint64_t last_id;
 
     gboolean shielded;
-    GQueue events;        /* of json_object */
+    GQueue events; /* of json_object */
+    RmQmpAhead ahead;
     GHashTable *commands; /* set of names; NULL until asked */
 };
 
@@ -283,26 +285,42 @@ static gboolean await_reply(RmQmp *qmp, const char *command, uint64_t id, gint64
     }
 }
 
+#define JSON_FLAGS (JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE)
+
+static char *command_text(const char *command, const char *arguments)
+{
+    return g_strdup_printf("{\"execute\":\"%s\"%s%s", command, arguments != NULL ? ",\"arguments\":" : "",
+                           arguments != NULL ? arguments : "");
+}
+
+static gboolean send_command(RmQmp *qmp, int fd, const char *text, uint64_t *ret_id, GError **error)
+{
+    if (!check_sound(qmp, error) || g_cancellable_set_error_if_cancelled(rm_qmp_cancellable(qmp), error))
+        return FALSE;
+    g_autofree char *line = g_strdup_printf("%s,\"id\":%" G_GUINT64_FORMAT "}\n", text, ++qmp->last_id);
+    g_debug("qmp > %.*s", (int)MIN(strlen(line) - 1, 400), line);
+    *ret_id = qmp->last_id;
+    return send_line(qmp, line, fd, deadline_of(qmp), error);
+}
+
+void rm_qmp_ahead(RmQmp *qmp, const char *command, const char *arguments)
+{
+    g_autofree char *text = command_text(command, arguments);
+    uint64_t id;
+    if (send_command(qmp, -1, text, &id, NULL)) /* else rm_qmp_run() will say why */
+        rm_qmp_ahead_add(&qmp->ahead, text, id);
+}
+
 static gboolean run(RmQmp *qmp, int fd, const char *command, json_object *arguments, json_object **ret_reply,
                     GError **error)
 {
-    rm_autojson request = json_object_new_object();
-    uint64_t id = ++qmp->last_id;
-    rm_json_add_string(request, "execute", command);
-    if (arguments != NULL)
-        rm_json_add(request, "arguments", arguments);
-    rm_json_add_uint(request, "id", id);
-    if (!check_sound(qmp, error))
+    rm_autojson owned = arguments;
+    g_autofree char *text = command_text(
+        command, arguments != NULL ? json_object_to_json_string_ext(arguments, JSON_FLAGS) : NULL);
+    uint64_t id = rm_qmp_ahead_take(&qmp->ahead, text);
+    if (id == 0 && !send_command(qmp, fd, text, &id, error))
         return FALSE;
-    if (g_cancellable_set_error_if_cancelled(rm_qmp_cancellable(qmp), error))
-        return FALSE;
-    gint64 deadline = deadline_of(qmp);
-    g_autofree char *line = g_strconcat(
-        json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE),
-        "\n", NULL);
-    g_debug("qmp > %.*s", (int)MIN(strlen(line) - 1, 400), line);
-    return send_line(qmp, line, fd, deadline, error) &&
-           await_reply(qmp, command, id, deadline, ret_reply, error);
+    return await_reply(qmp, command, id, deadline_of(qmp), ret_reply, error);
 }
 
 gboolean rm_qmp_run(RmQmp *qmp, const char *command, json_object *arguments, json_object **ret_reply,
@@ -314,19 +332,6 @@ gboolean rm_qmp_run(RmQmp *qmp, const char *command, json_object *arguments, jso
 gboolean rm_qmp_run_with_fd(RmQmp *qmp, int fd, const char *command, json_object *arguments, GError **error)
 {
     return run(qmp, fd, command, arguments, NULL, error);
-}
-
-gboolean rm_qmp_hmp(RmQmp *qmp, const char *line, char **ret_text, GError **error)
-{
-    json_object *arguments = json_object_new_object();
-    rm_json_add_string(arguments, "command-line", line);
-    rm_autojson reply = NULL;
-    const char *text;
-    if (!rm_qmp_run(qmp, "human-monitor-command", arguments, &reply, error) ||
-        !rm_json_string(reply, "return", &text, error))
-        return FALSE;
-    *ret_text = g_strdup(text);
-    return TRUE;
 }
 
 gboolean rm_qmp_receive(RmQmp *qmp, GError **error)
@@ -345,6 +350,8 @@ gboolean rm_qmp_receive(RmQmp *qmp, GError **error)
                 break;
             if (!divert_event(qmp, &message, error))
                 return FALSE;
+            if (message != NULL)
+                rm_qmp_ahead_forget(&qmp->ahead); /* it may have been one of these */
         }
     }
     return TRUE;
@@ -355,22 +362,22 @@ json_object *rm_qmp_next_event(RmQmp *qmp)
     return g_queue_pop_head(&qmp->events);
 }
 
+json_object *rm_qmp_peek_event(RmQmp *qmp, guint n)
+{
+    return g_queue_peek_nth(&qmp->events, n);
+}
+
 void rm_qmp_shield(RmQmp *qmp, gboolean on)
 {
     qmp->shielded = on;
 }
 
-gboolean rm_qmp_sleep(RmQmp *qmp, unsigned ms, GError **error)
+gboolean rm_qmp_wait(RmQmp *qmp, unsigned ms, GError **error)
 {
-    GCancellable *cancellable = rm_qmp_cancellable(qmp);
-    GPollFD fd;
-    if (cancellable != NULL && g_cancellable_make_pollfd(cancellable, &fd)) {
-        g_poll(&fd, 1, (int)ms);
-        g_cancellable_release_fd(cancellable);
-        return !g_cancellable_set_error_if_cancelled(cancellable, error);
-    }
-    g_usleep(ms * 1000ul);
-    return TRUE;
+    gboolean ready = FALSE;
+    return check_sound(qmp, error) &&
+           wait_for(qmp, G_IO_IN, g_get_monotonic_time() + (gint64)ms * 1000, &ready, error) &&
+           (!ready || rm_qmp_receive(qmp, error));
 }
 
 gboolean rm_qmp_has(RmQmp *qmp, const char *command, gboolean *ret_has, GError **error)
@@ -453,6 +460,7 @@ static void disconnect(RmQmp *qmp)
     g_byte_array_set_size(qmp->in, 0);
     qmp->scanned = 0;
     qmp->broken = qmp->gone = FALSE;
+    rm_qmp_ahead_forget(&qmp->ahead);
 }
 
 static gboolean connect_and_greet(RmQmp *qmp, GError **error)

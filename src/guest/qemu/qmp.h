@@ -53,18 +53,24 @@ gboolean rm_qmp_has(RmQmp *qmp, const char *command, gboolean *ret_has, GError *
 gboolean rm_qmp_run(RmQmp *qmp, const char *command, json_object *arguments, json_object **ret_reply,
                     GError **error);
 
-/* The same with a descriptor passed along, for getfd. `fd` stays the caller's. */
-gboolean rm_qmp_run_with_fd(RmQmp *qmp, int fd, const char *command, json_object *arguments, GError **error);
+/* Sends a command, whose reply the rm_qmp_run() of the same command takes: several of them are answered in
+ * the time of one. `arguments` is JSON as rm_qmp_run() would send it, or NULL. They must be run in the order
+ * in which they were sent, and before anything else: else they are simply sent again. So not what does harm
+ * if done twice. */
+void rm_qmp_ahead(RmQmp *qmp, const char *command, const char *arguments);
 
-/* A line for the human monitor; ret_text (caller frees) is what it prints. */
-gboolean rm_qmp_hmp(RmQmp *qmp, const char *line, char **ret_text, GError **error);
+/* rm_qmp_run() with a descriptor passed along, for getfd. `fd` stays the caller's. */
+gboolean rm_qmp_run_with_fd(RmQmp *qmp, int fd, const char *command, json_object *arguments, GError **error);
 
 /* Takes in what QEMU has sent, without blocking. */
 gboolean rm_qmp_receive(RmQmp *qmp, GError **error);
 /* The oldest event not taken yet (caller puts), NULL if there is none. */
 json_object *rm_qmp_next_event(RmQmp *qmp);
+/* The nth of them, 0 being the oldest, which stays there; NULL if there are no more. */
+json_object *rm_qmp_peek_event(RmQmp *qmp, guint n);
 
 /* While on, the cancellable is ignored: for roll-back, which must run to its end. */
 void rm_qmp_shield(RmQmp *qmp, gboolean on);
-/* Sleeps `ms`, or until cancelled (reason cancelled). */
-gboolean rm_qmp_sleep(RmQmp *qmp, unsigned ms, GError **error);
+/* Waits until QEMU has sent something, which is taken in then, for at most `ms`. Reasons cancelled,
+ * guest-gone, qmp-unreachable. */
+gboolean rm_qmp_wait(RmQmp *qmp, unsigned ms, GError **error);

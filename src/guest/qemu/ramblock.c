@@ -14,6 +14,7 @@
 #include "common/reason.h"
 #include "common/size.h"
 #include "control/json.h"
+#include "guest/qemu/qmp-hmp.h"
 #include "guest/qemu/qom.h"
 #include "guest/qemu/ramblock-text.h"
 #include "guest/qemu/vmm.h"

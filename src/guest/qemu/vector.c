@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-typedef enum { OFF, ON, ON_INCOMING, KEEP } Want;
+typedef enum { OFF, ON, ON_INCOMING, ON_INCOMING_OR_KEEP } Want;
 
 static const struct {
     const char *name;
@@ -24,7 +24,9 @@ static const struct {
     /* Without it QEMU takes the disks' locks while it loads, and the source can't take them back if that
        fails. */
     {"late-block-activate", ON_INCOMING},
-    {"events", KEEP}, /* changes nothing but what is reported, and to others, too */
+    /* Changes nothing but what is reported, and to others, too. A waiting QEMU has no others, and the event
+       tells the end of a load at once. */
+    {"events", ON_INCOMING_OR_KEEP},
 };
 
 /* Parameters that can stall or fail a migration of device state. Each is set only where this QEMU has it. */
@@ -77,9 +79,9 @@ static gboolean compare_capabilities(RmQmp *qmp, gboolean incoming, json_object 
         if (!rm_json_string(item, "capability", &name, error) || !rm_json_bool(item, "state", &state, error))
             return FALSE;
         Want want = want_of(name);
-        gboolean on = want == ON || (want == ON_INCOMING && incoming);
+        gboolean on = want == ON || (want != OFF && incoming);
         ignores_shared |= strcmp(name, "x-ignore-shared") == 0;
-        if (want == KEEP || state == on)
+        if (state == on || (want == ON_INCOMING_OR_KEEP && !incoming))
             continue;
         json_object_array_add(to_set, capability(name, on));
         json_object_array_add(to_restore, capability(name, state));

@@ -36,7 +36,22 @@ static void check_name(const char *name, gboolean removed)
     g_assert_true(mapping->ino == status.st_ino && mapping->dev == status.st_dev);
     g_assert_true(mapping->shared && mapping->read && mapping->write && !mapping->exec);
 
+    RmMapping asked = {0};
+    rm_autofd maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    gboolean can = rm_mappings_ask(maps, (uintptr_t)check_name, &asked);
+    if (can) {
+        g_assert_true(rm_mappings_ask(maps, (uintptr_t)map + SIZE / 2 - 1, &asked));
+        g_assert_cmphex(asked.start, ==, mapping->start);
+        g_assert_cmphex(asked.end, ==, mapping->end);
+        g_assert_cmpuint(asked.offset, ==, mapping->offset);
+        g_assert_true(asked.ino == mapping->ino && asked.dev == mapping->dev && asked.shared);
+        g_assert_true(rm_mappings_ask(maps, (uintptr_t)check_name, &asked) && !asked.shared);
+    } else {
+        g_test_message("this kernel cannot tell of one mapping (before Linux 6.11)");
+    }
+
     munmap(map, SIZE / 2);
+    g_assert_true(!rm_mappings_ask(maps, (uintptr_t)map, &asked) || asked.ino != status.st_ino);
     g_array_unref(mappings);
     mappings = rm_mappings_read(getpid(), &error);
     mapping = rm_mappings_find(mappings, (uintptr_t)map);

@@ -177,6 +177,38 @@ static void test_burnt_but_running(void)
     state_folder_free(folder);
 }
 
+/* What the daemon had changed of the VMM's settings: put back in one that waits on, and in the guest's new
+ * home; one that has been taken into use since is left alone. */
+static void test_note(void)
+{
+    static const struct {
+        RmState state;
+        gboolean loaded;
+        const char *calls; /* the last of them */
+    } rows[] = {
+        {RM_STATE_PRECOPY, FALSE, "recall(" RM_GUEST_FAKE_NOTE ") put-back"},
+        {RM_STATE_CANCELLED, FALSE, "recall(" RM_GUEST_FAKE_NOTE ") put-back"},
+        {RM_STATE_CANCELLED, TRUE, "load"},
+        {RM_STATE_COMMITTED, TRUE, "activate recall(" RM_GUEST_FAKE_NOTE ") put-back"},
+    };
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        char *folder = state_folder_new();
+        const Row row = {PATH(S(PRECOPY)), .run = TRUE};
+        g_autoptr(RmJournal) journal = journal_of(&row);
+        g_autoptr(RmGuest) guest = waiting_guest(rows[i].loaded);
+        g_autoptr(GError) error = NULL;
+        json_object *note = json_tokener_parse(RM_GUEST_FAKE_NOTE);
+        RmState state;
+        g_assert_true(rm_journal_move(journal, ~0u, RM_STATE_PRECOPY, TRUE, note, FALSE, NULL, &error) &&
+                      rm_journal_move(journal, ~0u, rows[i].state, TRUE, NULL, FALSE, NULL, &error) &&
+                      rm_settle_destination(journal, guest, &state, &error));
+        g_test_message("row %u: %s", i, rm_guest_fake_calls(guest));
+        g_assert_true(g_str_has_suffix(rm_guest_fake_calls(guest), rows[i].calls));
+        json_object_put(note);
+        state_folder_free(folder);
+    }
+}
+
 /* What is done is what the table says, whatever it says: the model has walked the table, not this code. */
 static void test_altered(void)
 {
@@ -279,6 +311,7 @@ int main(int argc, char **argv)
     g_test_add_func("/settle/activate-fails", test_activate_fails);
     g_test_add_func("/settle/vmm-gone", test_vmm_gone);
     g_test_add_func("/settle/burnt-but-running", test_burnt_but_running);
+    g_test_add_func("/settle/note", test_note);
     g_test_add_func("/settle/altered-table", test_altered);
     g_test_add_func("/settle/no-row", test_no_row);
     g_test_add_func("/settle/looked-after", test_looked_after);

@@ -33,6 +33,39 @@ static GByteArray *stop_and_save(RmGuest *guest)
     return state;
 }
 
+static char *query_vector(Vm *vm)
+{
+    rm_autojson capabilities = vm_run(vm, "query-migrate-capabilities", NULL);
+    rm_autojson parameters = vm_run(vm, "query-migrate-parameters", NULL);
+    json_object_object_del(capabilities, "id");
+    json_object_object_del(parameters, "id");
+    return g_strconcat(json_object_to_json_string(capabilities), json_object_to_json_string(parameters),
+                       NULL);
+}
+
+static void assert_vector(Vm *vm, const char *settings, gboolean same)
+{
+    g_autofree char *now = query_vector(vm);
+    if (same)
+        g_assert_cmpstr(now, ==, settings);
+    else
+        g_assert_cmpstr(now, !=, settings);
+}
+
+/* How many pipes QEMU has open: none of ours may stay. */
+static unsigned count_pipes(Vm *vm)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/fd", (int)vm->pid);
+    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
+    unsigned n = 0;
+    for (const char *name; dir != NULL && (name = g_dir_read_name(dir)) != NULL;) {
+        g_autofree char *link = g_build_filename(path, name, NULL);
+        g_autofree char *target = g_file_read_link(link, NULL);
+        n += target != NULL && g_str_has_prefix(target, "pipe:");
+    }
+    return n;
+}
+
 static void test_move(const Qemu *qemu)
 {
     g_autoptr(GError) error = NULL;
@@ -44,17 +77,36 @@ static void test_move(const Qemu *qemu)
     g_autoptr(GPtrArray) to = vm_blocks(destination, TRUE);
     vm_assert_counts(from);
 
+    /* Neither QEMU keeps our settings: x-ignore-shared left on would make the guest's next migration, by
+     * whomever, leave its RAM behind. */
+    g_autofree char *settings_a = query_vector(a), *settings_b = query_vector(b);
+    unsigned pipes = count_pipes(b);
+    for (int i = 0; i < 2; i++) { /* prepared twice, for nothing */
+        g_assert_true(destination->ops->prepare_load(destination, &error));
+        assert_vector(b, settings_b, FALSE);
+        destination->ops->put_back(destination);
+        assert_vector(b, settings_b, TRUE);
+        g_assert_cmpuint(count_pipes(b), ==, pipes);
+    }
+    g_assert_true(source->ops->prepare_save(source, &error) &&
+                  destination->ops->prepare_load(destination, &error));
+    vm_assert_counts(from);
     g_autoptr(GByteArray) state = stop_and_save(source);
     guint32 at = vm_counter(from);
     copy_ram(from, to);
     destination->ops->load(destination, state->data, state->len, &error);
     g_assert_no_error(error);
+    assert_vector(a, settings_a, FALSE);
+    source->ops->put_back(source);
+    assert_vector(a, settings_a, TRUE);
     vm_assert_status(b, "paused");
     g_assert_cmpuint(vm_counter(to), ==, at);
     destination->ops->activate(destination, &error);
     g_assert_no_error(error);
     vm_assert_status(b, "running");
     vm_assert_counts(to);
+    destination->ops->put_back(destination);
+    assert_vector(b, settings_b, TRUE);
     g_assert_cmpuint(vm_counter(from), ==, at); /* never two */
     g_assert_false(source->ops->activate(source, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_RESUME);
@@ -82,6 +134,26 @@ static void test_roll_back(const Qemu *qemu)
         vm_assert_counts(blocks);
     }
     vm_resume(vm, guest, "running"); /* idempotent */
+}
+
+/* Somebody's own migration is not ours to end, nor to disturb. */
+static void test_busy_when_preparing(const Qemu *qemu)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Vm) vm = vm_start(qemu, "");
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    vm_do(vm, "migrate-set-parameters", "{\"max-bandwidth\": 1}");
+    vm_do(vm, "migrate", "{\"uri\": \"exec:cat >/dev/null\"}");
+    g_autofree char *before = query_vector(vm);
+    g_assert_false(guest->ops->prepare_save(guest, &error));
+    assert_reason(error, RM_REASON_GUEST_BUSY, "of its own");
+    g_clear_error(&error);
+    vm_resume(vm, guest, "running");
+    assert_vector(vm, before, TRUE);
+    rm_autojson reply = vm_run(vm, "query-migrate", NULL);
+    g_test_message("%s", json_object_to_json_string(reply));
+    g_assert_true(strstr(json_object_to_json_string(reply), "\"setup\"") != NULL ||
+                  strstr(json_object_to_json_string(reply), "\"active\"") != NULL);
 }
 
 /* Leftovers of an earlier migration: each of these alone has cost somebody a guest. */
@@ -123,16 +195,6 @@ static const struct {
     {"mode", NULL, "{\"mode\": \"cpr-reboot\"}", NULL},
     {"direct-io", NULL, "{\"mode\": \"normal\", \"direct-io\": true}", NULL},
 };
-
-static char *query_vector(Vm *vm)
-{
-    rm_autojson capabilities = vm_run(vm, "query-migrate-capabilities", NULL);
-    rm_autojson parameters = vm_run(vm, "query-migrate-parameters", NULL);
-    json_object_object_del(capabilities, "id");
-    json_object_object_del(parameters, "id");
-    return g_strconcat(json_object_to_json_string(capabilities), json_object_to_json_string(parameters),
-                       NULL);
-}
 
 /* FALSE if this QEMU does not have, or refuses, the capability or parameter. */
 static gboolean try_set(Vm *vm, const char *capabilities, const char *parameters)
@@ -285,20 +347,6 @@ static gpointer cancel_after(gpointer data)
     return NULL;
 }
 
-/* How many pipes QEMU has open: none of ours may stay. */
-static unsigned count_pipes(Vm *vm)
-{
-    g_autofree char *path = g_strdup_printf("/proc/%d/fd", (int)vm->pid);
-    g_autoptr(GDir) dir = g_dir_open(path, 0, NULL);
-    unsigned n = 0;
-    for (const char *name; dir != NULL && (name = g_dir_read_name(dir)) != NULL;) {
-        g_autofree char *link = g_build_filename(path, name, NULL);
-        g_autofree char *target = g_file_read_link(link, NULL);
-        n += target != NULL && g_str_has_prefix(target, "pipe:");
-    }
-    return n;
-}
-
 /* Cancelled anywhere in the save: the guest runs again, and QEMU is as it was. */
 static void test_cancelled_anywhere(const Qemu *qemu)
 {
@@ -378,6 +426,7 @@ int main(int argc, char **argv)
     g_test_init(&argc, &argv, NULL);
     add_for_each("move", test_move);
     add_for_each("roll-back", test_roll_back);
+    add_for_each("busy-when-preparing", test_busy_when_preparing);
     add_for_each("leftovers", test_leftovers);
     add_for_each("paused", test_paused);
     add_for_each("paused-by-other", test_paused_by_other);

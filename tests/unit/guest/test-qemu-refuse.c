@@ -180,6 +180,21 @@ static pid_t hold(const RmBlock *block, gboolean mapped)
     return child;
 }
 
+/* As in a session: the guest is saved, looked at again, and here rolled back whatever was found. */
+static gboolean recheck(Vm *vm, RmGuest *guest, GPtrArray *blocks, GError **error)
+{
+    RmPreflightOptions options = {0};
+    g_autoptr(GByteArray) state = NULL;
+    g_autoptr(GError) problem = NULL;
+    if (!guest->ops->stop(guest, &problem) || !guest->ops->save(guest, &state, &problem))
+        g_assert_no_error(problem);
+    gboolean ok = guest->ops->recheck(guest, blocks, &options, error);
+    guest->ops->resume(guest, TRUE, &problem);
+    g_assert_no_error(problem);
+    vm_assert_status(vm, "running");
+    return ok;
+}
+
 static void test_writers(const Qemu *qemu)
 {
     RmPreflightOptions options = {0}, lenient = {.allow_untracked_writers = TRUE};
@@ -196,7 +211,7 @@ static void test_writers(const Qemu *qemu)
         g_clear_error(&error);
         guest->ops->preflight(guest, blocks, &lenient, &error);
         g_assert_no_error(error);
-        g_assert_false(guest->ops->recheck(guest, blocks, &options, &error));
+        g_assert_false(recheck(vm, guest, blocks, &error));
         assert_reason(error, RM_REASON_RAM_WRITERS, part);
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
@@ -248,12 +263,12 @@ static void test_recheck(const Qemu *qemu)
         g_autoptr(GError) error = NULL;
         guest->ops->preflight(guest, blocks, &options, &error);
         g_assert_no_error(error);
-        guest->ops->recheck(guest, blocks, &options, &error);
+        recheck(vm, guest, blocks, &error);
         g_assert_no_error(error);
         vm_do(vm, changes[i].command, changes[i].arguments);
         if (changes[i].part == NULL)
             continue;
-        g_assert_false(guest->ops->recheck(guest, blocks, &options, &error));
+        g_assert_false(recheck(vm, guest, blocks, &error));
         assert_reason(error, RM_REASON_GUEST_CHANGED, changes[i].part);
     }
     /* A dimm plugged before the preflight is a block like any other, but `blocks` does not have it. */
@@ -261,9 +276,33 @@ static void test_recheck(const Qemu *qemu)
     g_autoptr(GPtrArray) now = vm_blocks(guest, FALSE);
     g_assert_cmpuint(now->len, ==, blocks->len + 1);
     g_assert_true(guest->ops->preflight(guest, now, &options, &error));
-    g_assert_true(guest->ops->recheck(guest, now, &options, &error));
-    g_assert_false(guest->ops->recheck(guest, blocks, &options, &error));
+    g_assert_true(recheck(vm, guest, now, &error));
+    g_assert_false(recheck(vm, guest, blocks, &error));
     assert_reason(error, RM_REASON_GUEST_CHANGED, "RAM blocks");
+}
+
+/* A job that began since would write on behind the save, to images that are inactive then. */
+static void test_job_since(const Qemu *qemu)
+{
+    RmPreflightOptions options = {0};
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Vm) vm = vm_start_raw(qemu, VM_RAM VM_DISK);
+    g_autoptr(RmGuest) guest = vm_guest(vm);
+    g_autoptr(GPtrArray) blocks = vm_blocks(guest, FALSE);
+    vm_do(vm, "blockdev-add", NODES);
+    guest->ops->preflight(guest, blocks, &options, &error);
+    g_assert_no_error(error);
+    g_assert_true(guest->ops->prepare_save(guest, &error));
+    vm_do(vm, "blockdev-mirror",
+          "{\"job-id\": \"j0\", \"device\": \"d0\", \"target\": \"target\", \"sync\": \"full\"}");
+    g_assert_true(guest->ops->stop(guest, &error));
+    g_assert_false(guest->ops->check_save(guest, &error));
+    assert_reason(error, RM_REASON_BLOCK_JOB, "job j0 (mirror");
+    vm_assert_status(vm, "paused"); /* not saved */
+    g_clear_error(&error);
+    guest->ops->resume(guest, TRUE, &error);
+    g_assert_no_error(error);
+    vm_assert_status(vm, "running");
 }
 
 int main(int argc, char **argv)
@@ -282,5 +321,6 @@ int main(int argc, char **argv)
     add_for_each("refuse/writers", test_writers);
     add_for_each("refuse/second-mapping", test_second_mapping);
     add_for_each("recheck", test_recheck);
+    add_for_each("job-since", test_job_since);
     return g_test_run();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What a real QEMU tells while it runs: identity, RAM blocks, events, the fence, its end. */
+#include "guest/qemu/qmp-hmp.h"
 #include "vm.h"
 
 #include <sys/stat.h>

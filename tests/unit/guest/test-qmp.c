@@ -150,7 +150,7 @@ static void test_cancel(void)
     GThread *thread = g_thread_new("cancel", cancel_soon, cancellable);
     assert_fails(qmp, "slow", RM_REASON_CANCELLED, "");
     g_thread_join(thread);
-    g_assert_false(rm_qmp_sleep(qmp, LONG_MS, &error)); /* ends at once */
+    g_assert_false(rm_qmp_wait(qmp, LONG_MS, &error)); /* ends at once */
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_CANCELLED);
     /* roll-back goes on regardless, and does not take the late reply for its own */
     rm_qmp_shield(qmp, TRUE);
@@ -341,6 +341,50 @@ static void test_fd(void)
     close(ends[1]);
 }
 
+/* Reads all three before it answers any; then a and c come again, for b was not run in its turn. */
+static void serve_ahead(FakeQmp *server, int fd, unsigned connection)
+{
+    unsigned ids[3];
+    fake_qmp_welcome(fd);
+    for (int i = 0; i < 3; i++)
+        ids[i] = fake_qmp_read(fd, NULL);
+    for (int i = 0; i < 3; i++)
+        fake_qmp_return(fd, ids[i], (const char *[]){"1", "2", "3"}[i]);
+    fake_qmp_return(fd, fake_qmp_read(fd, NULL), "30");
+    fake_qmp_return(fd, fake_qmp_read(fd, NULL), "20");
+}
+
+static void test_ahead(void)
+{
+    g_autoptr(FakeQmp) server = fake_qmp_new(serve_ahead, NULL, 1);
+    g_autoptr(RmQmp) qmp = connect_to(server, LONG_MS);
+    rm_qmp_ahead(qmp, "a", NULL);
+    rm_qmp_ahead(qmp, "b", NULL);
+    rm_qmp_ahead(qmp, "c", NULL);
+    assert_returns(qmp, "a", 1);
+    assert_returns(qmp, "c", 30); /* not its turn: asked anew, and what was sent ahead is forgotten */
+    assert_returns(qmp, "b", 20);
+}
+
+/* Replies that were read by the way are nobody's: the command is sent again, not waited for. */
+static void serve_ahead_lost(FakeQmp *server, int fd, unsigned connection)
+{
+    fake_qmp_welcome(fd);
+    fake_qmp_return(fd, fake_qmp_read(fd, NULL), "1");
+    fake_qmp_return(fd, fake_qmp_read(fd, NULL), "10");
+}
+
+static void test_ahead_lost(void)
+{
+    g_autoptr(FakeQmp) server = fake_qmp_new(serve_ahead_lost, NULL, 1);
+    g_autoptr(RmQmp) qmp = connect_to(server, LONG_MS);
+    g_autoptr(GError) error = NULL;
+    rm_qmp_ahead(qmp, "a", NULL);
+    rm_qmp_wait(qmp, LONG_MS, &error); /* takes the reply in */
+    g_assert_no_error(error);
+    assert_returns(qmp, "a", 10);
+}
+
 static void serve_commands(FakeQmp *server, int fd, unsigned connection)
 {
     fake_qmp_welcome(fd);
@@ -378,6 +422,8 @@ int main(int argc, char **argv)
         {"long-path", test_long_path},
         {"fd", test_fd},
         {"has", test_has},
+        {"ahead", test_ahead},
+        {"ahead-lost", test_ahead_lost},
     };
     g_test_init(&argc, &argv, NULL);
     for (size_t i = 0; i < G_N_ELEMENTS(tests); i++) {

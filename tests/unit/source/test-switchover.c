@@ -202,6 +202,56 @@ static void test_event_before_commit(void)
     rig_free(rig);
 }
 
+/* The preflight's checks are made again while the destination loads, and count: nothing is committed. */
+static void test_recheck_while_loading(void)
+{
+    Rig *rig = rig_in_precopy();
+    g_autoptr(GError) error = NULL;
+    rm_guest_fake_fail(rig->session->guest, "recheck", RM_REASON_RAM_WRITERS);
+    g_assert_false(rm_switchover_run(rig->session, &error));
+    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_RAM_WRITERS);
+    g_assert_true(was_asked(rig, RM_MSG_LOAD));
+    g_assert_false(was_asked(rig, RM_MSG_COMMIT));
+    g_assert_cmpint(rig->session->state, ==, RM_STATE_SWITCHOVER); /* hence rolled back */
+    g_clear_error(&error);
+    g_assert_true(rm_switchover_roll_back(rig->session, &error));
+    g_assert_cmpint(rm_guest_fake_run(rig->session->guest), ==, RM_GUEST_RUNNING);
+    rig_free(rig);
+}
+
+/* The VMM's settings are changed while the guest runs, and noted: it is rolled back though it was not
+ * stopped.
+ */
+static void test_prepared_while_running(void)
+{
+    Rig *rig = rig_in_precopy();
+    g_autoptr(GError) error = NULL;
+    g_auto(RmJournalRecord) record = {0};
+    rm_guest_fake_fail(rig->session->guest, "stop", RM_REASON_QMP_UNREACHABLE);
+    g_assert_false(rm_switchover_run(rig->session, &error));
+    g_assert_nonnull(strstr(rm_guest_fake_calls(rig->session->guest), "prepare-save stop"));
+    g_assert_true(rm_journal_read(rig->session->journal, &record, NULL));
+    g_assert_cmpint(record.state, ==, RM_STATE_SWITCHOVER);
+    g_assert_cmpstr(json_object_to_json_string_ext(record.note, JSON_C_TO_STRING_PLAIN), ==,
+                    RM_GUEST_FAKE_NOTE);
+    g_clear_error(&error);
+    g_assert_true(rm_switchover_roll_back(rig->session, &error));
+    g_assert_true(g_str_has_suffix(rm_guest_fake_calls(rig->session->guest), "resume"));
+    rig_free(rig);
+}
+
+/* Whoever keeps the source's VMM after `commit` finds its settings as they were. */
+static void test_put_back_before_commit(void)
+{
+    Rig *rig = rig_in_precopy();
+    g_autoptr(GError) error = NULL;
+    rm_switchover_run(rig->session, &error);
+    g_assert_no_error(error);
+    g_assert_true(
+        g_str_has_suffix(rm_guest_fake_calls(rig->session->guest), "stop check-save save put-back recheck"));
+    rig_free(rig);
+}
+
 /* What the guest wrote last is on its way while the state is saved, however little it is: not behind it. */
 static void wait_for_writes(RmGuest *guest, const char *op, gpointer data)
 {
@@ -243,5 +293,8 @@ int main(int argc, char **argv)
     g_test_add_func("/switchover/resumed-by-another", test_resumed_by_another);
     g_test_add_func("/switchover/event-before-commit", test_event_before_commit);
     g_test_add_func("/switchover/writes-while-saving", test_writes_while_saving);
+    g_test_add_func("/switchover/recheck-while-loading", test_recheck_while_loading);
+    g_test_add_func("/switchover/prepared-while-running", test_prepared_while_running);
+    g_test_add_func("/switchover/put-back-before-commit", test_put_back_before_commit);
     return g_test_run();
 }

@@ -328,11 +328,13 @@ static void run_pin_all(const RigParams *params)
     g_assert_no_error(error);
     rm_bitmap_clear(path->pages->pdata[0], 5 * 256 + 3, 512);
     uint64_t allocated = rig_allocated(from);
-    rm_sender_pin_all(path->sender, path_tick, NULL, &error);
+    rm_sender_pin_all(path->sender);
+    path_try_round(path, &error);
     g_assert_no_error(error);
     g_assert_cmpuint(rig_allocated(from), ==, allocated); /* holes are not registered */
     g_assert_cmpuint(fake_verbs_counts().remote_bytes, ==, from->size);
-    uint64_t rings = params->max_pinned_from != 0 ? params->channels * MIB : 0;
+    /* The rings to copy through: with a window each channel's, else of the one whose granules are not whole. */
+    uint64_t rings = params->max_pinned_from != 0 ? params->channels * MIB : RM_POST_BYTES_MAX;
     g_assert_cmpuint(fake_verbs_counts().local_bytes, ==, from->size - 3 * MIB + rings);
     g_assert_false(fake_verbs_was_registered(from->map + 5 * MIB, 3 * MIB, 0));
     g_assert_cmpuint(rig_allocated(to), ==, to->size);
@@ -356,6 +358,25 @@ static void test_pin_all(void)
         /* With windows that are just large enough. */
         params.max_pinned_from = params.max_pinned_to = params.sizes[0] + channels * RM_PINNED_CHANNEL_MIN;
         run_pin_all(&params);
+        fake_verbs_reset();
+    }
+}
+
+/* Whichever of the registrations at the destination fails, the first round does, and nothing waits on. */
+static void test_pin_all_fails(void)
+{
+    for (unsigned nth = 1; nth <= 8; nth++) {
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Path) path = path_up(&(RigParams){
+            .channels = 2, .chunk_size = MIB, .pin_all = TRUE, .copy = TRUE, .sizes = {8 * MIB}});
+        fake_verbs_lock();
+        fake_verbs_knobs.register_fail_in = nth;
+        fake_verbs_knobs.register_errno = ENOMEM;
+        fake_verbs_unlock();
+        write_some(path);
+        rm_sender_pin_all(path->sender);
+        g_assert_false(path_try_round(path, &error));
+        g_assert_nonnull(error);
         fake_verbs_reset();
     }
 }
@@ -453,6 +474,7 @@ static const FakeTest tests[] = {
     {"/window/post-registers-nothing", test_post_registers_nothing},
     {"/window/sparse-bound", test_sparse_bound},
     {"/window/pin-all", test_pin_all},
+    {"/window/pin-all-fails", test_pin_all_fails},
     {"/window/refusals", test_refusals},
     {"/window/few-regions", test_pin_all_and_few_regions},
     {"/window/memlock", test_memlock},
