@@ -88,6 +88,22 @@ QUIET void g_rw_lock_writer_unlock(GRWLock *lock)
     real(lock);
 }
 
+/* The quick way of g_once_init_enter() is inlined: an atomic read of the same place, which sees this. */
+QUIET void(g_once_init_leave)(volatile void *location, gsize result)
+{
+    REAL(g_once_init_leave);
+    __tsan_release((void *)location);
+    real(location, result);
+}
+
+QUIET gboolean(g_once_init_enter)(volatile void *location)
+{
+    REAL(g_once_init_enter);
+    gboolean first = real(location);
+    __tsan_acquire((void *)location);
+    return first;
+}
+
 /* What is handed over through a queue. */
 QUIET void g_async_queue_push(GAsyncQueue *queue, gpointer data)
 {
@@ -102,4 +118,32 @@ QUIET gpointer g_async_queue_pop(GAsyncQueue *queue)
     gpointer data = real(queue);
     __tsan_acquire(queue);
     return data;
+}
+
+typedef struct {
+    GFunc function;
+    gpointer data;
+} Pool; /* never freed: the pool's threads may outlive it */
+
+QUIET static void pool_run(gpointer item, gpointer data)
+{
+    Pool *pool = data;
+    __tsan_acquire(pool);
+    pool->function(item, pool->data);
+}
+
+QUIET GThreadPool *g_thread_pool_new(GFunc function, gpointer data, gint most, gboolean exclusive,
+                                     GError **error)
+{
+    REAL(g_thread_pool_new);
+    Pool *pool = g_new(Pool, 1);
+    *pool = (Pool){function, data};
+    return real(pool_run, pool, most, exclusive, error);
+}
+
+QUIET gboolean g_thread_pool_push(GThreadPool *threads, gpointer item, GError **error)
+{
+    REAL(g_thread_pool_push);
+    __tsan_release(threads->user_data);
+    return real(threads, item, error);
 }
