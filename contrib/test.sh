@@ -88,6 +88,7 @@ run_sanitized() {
         chosen+=(--suite "$name")
     done
     [ ${#chosen[@]} != 0 ] || return 0
+    command -v clang >/dev/null || { say "no clang: left out: ${chosen[*]}"; return 0; }
     say "building in $folder"
     CC=clang build "$folder" "-Db_sanitize=$sanitizers" -Db_lundef=false -Dfault_points=true -Dman=disabled "$@"
     # They wait for each other's threads, and for sockets, more than they compute.
