@@ -32,6 +32,7 @@ static void ask(RmQmp *qmp, uint8_t what)
     g_autoptr(RmDevices) devices = NULL, others = NULL;
     g_auto(RmVector) wanted = {0}, found = {0};
     g_autofree char *status = NULL, *run = NULL;
+    rm_autojson reply = NULL;
     gboolean active = FALSE;
     if (what % 4 == 0 && rm_facts_describe(qmp, 1, &info, NULL))
         g_assert_true(info->name != NULL && info->uuid != NULL && g_hash_table_size(info->traits) == 4);
@@ -48,8 +49,8 @@ static void ask(RmQmp *qmp, uint8_t what)
         fuzz_assert_same(json, rm_vector_to_json(&again));
     }
     if (what % 4 == 3 && rm_state_query_run(qmp, &run, NULL) &&
-        rm_state_query_migration(qmp, &active, &status, NULL))
-        g_assert_true(run != NULL && status != NULL);
+        rm_state_query_migration(qmp, &active, &status, &reply, NULL))
+        g_assert_true(run != NULL && status != NULL && reply != NULL);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
