@@ -6,6 +6,7 @@
 #include "common/autoptr.h"
 #include "control/json.h"
 #include "guest/qemu/events.h"
+#include "guest/qemu/qmp-hmp.h"
 #include "guest/qemu/qmp.h"
 
 #include <unistd.h>
