@@ -26,6 +26,10 @@ static void add_common(RmCommandLine *line, GOptionGroup *group)
          "N"},
         {"tos", 0, 0, G_OPTION_ARG_STRING, &line->tos,
          "TOS or traffic class of the data channels (the system's)", "N"},
+        {"tls-creds", 0, 0, G_OPTION_ARG_FILENAME, &line->tls_creds,
+         "TLS with the certificates in this folder; RAM over rdma is not encrypted (no TLS)", "DIR"},
+        {"plain-data", 0, 0, G_OPTION_ARG_NONE, &line->plain_data,
+         "with TLS: RAM over tcp in clear, if both ends have this option", NULL},
         {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug",
          NULL},
         {"quiet", 'q', 0, G_OPTION_ARG_NONE, &line->quiet, "warnings and errors only", NULL},
@@ -65,8 +69,15 @@ gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_option
         !rm_option_choice("--rdma-ack-timeout", line->ack_timeout, 1, 31, &packets.ack_timeout, error) ||
         !rm_option_choice("--tos", line->tos, 0, 255, &packets.tos, error))
         return FALSE;
+    if (line->tls_creds != NULL && *line->tls_creds == '\0')
+        return rm_fail(error, RM_REASON_USAGE, "--tls-creds names no folder");
+    if (line->plain_data && line->tls_creds == NULL)
+        return rm_fail(error, RM_REASON_USAGE,
+                       "--plain-data leaves RAM out of TLS, and there is no TLS without --tls-creds");
     *ret_options = (RmCommonOptions){
         .rdma_device = g_steal_pointer(&line->rdma_device),
+        .tls_creds = line->tls_creds != NULL ? g_canonicalize_filename(line->tls_creds, NULL) : NULL,
+        .plain_data = line->plain_data,
         .gid_index = line->gid_index != NULL ? (int)gid_index : -1,
         .packets = packets,
         .verbosity = line->quiet     ? -1
@@ -83,11 +94,13 @@ void rm_command_line_clear(RmCommandLine *line)
     g_clear_pointer(&line->ack_timeout, g_free);
     g_clear_pointer(&line->tos, g_free);
     g_clear_pointer(&line->rdma_device, g_free);
+    g_clear_pointer(&line->tls_creds, g_free);
 }
 
 void rm_common_options_clear(RmCommonOptions *options)
 {
     g_clear_pointer(&options->rdma_device, g_free);
+    g_clear_pointer(&options->tls_creds, g_free);
 }
 
 gboolean rm_option_uint(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value,

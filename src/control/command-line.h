@@ -9,9 +9,11 @@
 
 /* As given at either end. */
 typedef struct {
-    char *rdma_device; /* DEV[:PORT], or NULL */
-    int gid_index;     /* or -1 */
-    int verbosity;     /* -1 quiet … 2 debug */
+    char *rdma_device;   /* DEV[:PORT], or NULL */
+    int gid_index;       /* or -1 */
+    char *tls_creds;     /* absolute; NULL: no TLS */
+    gboolean plain_data; /* --plain-data: tcp data channels in clear, if the other end has it, too */
+    int verbosity;       /* -1 quiet … 2 debug */
     RmPacketOptions packets;
 } RmCommonOptions;
 
@@ -19,8 +21,8 @@ typedef struct {
  * they are given. */
 typedef struct {
     char *gid_index, *ack_timeout, *tos;
-    gboolean verbose, debug, quiet, help;
-    char *rdma_device;
+    gboolean plain_data, verbose, debug, quiet, help;
+    char *rdma_device, *tls_creds;
 } RmCommandLine;
 
 /* Takes the words (the program's name first, NULL-terminated) apart by `entries` and the common options;

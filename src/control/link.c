@@ -14,6 +14,7 @@
 #include "control/link.h"
 
 #include "control/line.h"
+#include "control/tls.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -39,6 +40,7 @@ struct RmLink {
     GThread *reader, *keeper;
 
     RmLineBuffer lines; /* the reader's */
+    gboolean heard;     /* the reader's: the peer has said something */
 
     GMutex write_lock;
     GByteArray *unsent; /* under write_lock: a keep-alive's bytes that must go before anything else */
@@ -70,7 +72,8 @@ static void end(RmLink *link, RmReason reason, const char *text, gboolean peer_c
         g_mutex_unlock(&link->lock);
         return;
     }
-    gboolean quiet = link->expect_end && (reason == RM_REASON_PEER_LOST || reason == RM_REASON_PEER_TIMEOUT);
+    gboolean quiet = link->expect_end &&
+                     (peer_closed || reason == RM_REASON_PEER_LOST || reason == RM_REASON_PEER_TIMEOUT);
     if (quiet)
         link->ended = TRUE;
     else
@@ -246,13 +249,17 @@ static gboolean take_in_bytes(RmLink *link, const char *data, gsize size)
 static void end_of_stream(RmLink *link, const GError *cause)
 {
     g_autofree char *text = NULL;
-    if (cause != NULL)
+    g_autofree char *verdict = link->heard ? NULL : rm_tls_explain(link->stream);
+    RmReason reason = verdict != NULL ? RM_REASON_TLS : RM_REASON_PEER_LOST;
+    if (verdict != NULL)
+        text = g_steal_pointer(&verdict);
+    else if (cause != NULL)
         text = g_strdup_printf("the control connection failed: %s", cause->message);
     else if (rm_line_buffer_pending(&link->lines) > 0)
         text = g_strdup("the control connection was closed in the middle of a message");
     else
         text = g_strdup("the control connection was closed at the other end");
-    end(link, RM_REASON_PEER_LOST, text, TRUE);
+    end(link, reason, text, TRUE);
 }
 
 static gpointer run_reader(gpointer data)
@@ -270,6 +277,7 @@ static gpointer run_reader(gpointer data)
                 end_of_stream(link, error);
             break;
         }
+        link->heard = TRUE;
         g_mutex_lock(&link->lock);
         link->last_heard = g_get_monotonic_time();
         g_mutex_unlock(&link->lock);
@@ -347,21 +355,11 @@ static gpointer run_keeper(gpointer data)
 
 /* --- the interface --- */
 
-static GSocket *find_socket(GIOStream *stream)
-{
-    g_autoptr(GIOStream) base = NULL;
-    if (G_IS_TLS_CONNECTION(stream)) {
-        g_object_get(stream, "base-io-stream", &base, NULL);
-        stream = base;
-    }
-    return g_object_ref(g_socket_connection_get_socket(G_SOCKET_CONNECTION(stream)));
-}
-
 RmLink *rm_link_new(GIOStream *stream, const char *first, const RmLinkOps *ops, void *opaque)
 {
     RmLink *link = g_new0(RmLink, 1);
     link->stream = g_object_ref(stream);
-    link->socket = find_socket(stream);
+    link->socket = g_object_ref(rm_tls_socket(stream));
     link->in = G_POLLABLE_INPUT_STREAM(g_io_stream_get_input_stream(stream));
     link->out = G_POLLABLE_OUTPUT_STREAM(g_io_stream_get_output_stream(stream));
     link->ops = *ops;

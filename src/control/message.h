@@ -28,6 +28,9 @@
 
 /* Registrations can be released, and a destination registers just the granules that it was asked for. */
 #define RM_FEATURE_RELEASE "release"
+/* Data channels over tcp go in clear, though the control channel is inside TLS: the operators of both ends
+ * have said so. */
+#define RM_FEATURE_PLAIN_DATA "plain-data"
 
 #define RM_MSG_HELLO "hello"
 #define RM_MSG_ACCEPT "accept"

@@ -14,7 +14,7 @@
  *
  * With TLS 1.3 the source's handshake ends before the destination has judged the source's certificate: that
  * it was let in is known from the first reply only. Whoever reads the first reply maps an end of the stream
- * to reason tls (rm_tls_explain()).
+ * to reason tls (rm_tls_explain()); control/link.c does so for the control connection.
  */
 #pragma once
 
@@ -43,6 +43,10 @@ GIOStream *rm_tls_connect(RmTls *tls, GSocketConnection *connection, const char 
  * stands for one label), NULL-terminated; NULL allows every certificate of the CA. */
 GIOStream *rm_tls_accept(RmTls *tls, GSocketConnection *connection, char *const *allowed, unsigned timeout_ms,
                          GCancellable *cancel, GError **error);
+
+/* Of a source's stream that ended before the destination's first word: that the destination did not accept
+ * the certificate, with its names; caller frees. NULL if `stream` has no TLS, or is a destination's. */
+char *rm_tls_explain(GIOStream *stream);
 
 /* The first name of the peer's certificate, for the log; NULL if `stream` has no TLS. Caller frees. */
 char *rm_tls_peer_name(GIOStream *stream);

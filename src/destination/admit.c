@@ -39,6 +39,28 @@ gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, Rm
     return TRUE;
 }
 
+void rm_admit_features(const RmListenOptions *options, const RmHello *hello, GIOStream *control,
+                       RmAccept *accept)
+{
+    if (rm_has_name(hello->features, RM_FEATURE_RELEASE))
+        g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_RELEASE));
+    if (!rm_has_name(hello->features, RM_FEATURE_PLAIN_DATA))
+        return;
+    if (options->common.plain_data && G_IS_TLS_CONNECTION(control))
+        g_ptr_array_add(accept->features, g_strdup(RM_FEATURE_PLAIN_DATA));
+    else
+        g_warning("session %s: the source would send data in clear; it stays inside TLS, for there is no "
+                  "--plain-data here",
+                  hello->session);
+}
+
+const char *rm_admit_data_kind(GIOStream *control, const RmAccept *accept)
+{
+    gboolean hidden = G_IS_TLS_CONNECTION(control) && g_strcmp0(accept->transport, "tcp") == 0 &&
+                      !rm_has_name(accept->features, RM_FEATURE_PLAIN_DATA);
+    return hidden ? "data inside TLS" : "data in clear";
+}
+
 gboolean rm_admit_transport(const GPtrArray *offers, const GPtrArray *available, guint *next,
                             uint64_t channels, RmAccept *accept)
 {

@@ -11,6 +11,13 @@
 gboolean rm_admit_terms(const RmListenOptions *options, const RmHello *hello, RmAccept *accept,
                         GError **error);
 
+/* Fills features of `accept`: what both ends have. `control`: the control connection. */
+void rm_admit_features(const RmListenOptions *options, const RmHello *hello, GIOStream *control,
+                       RmAccept *accept);
+
+/* Where the session's RAM will be readable on its way, for the log. */
+const char *rm_admit_data_kind(GIOStream *control, const RmAccept *accept);
+
 /* The next of the source's offers, from number *next on, that is available here: fills transport and channels
  * of `accept`
  * (`channels`: the source's wish, 0 for the default). FALSE if there is none. */

@@ -2,22 +2,48 @@
 /* The listener and the registry of sessions. */
 #include "destination/daemon.h"
 
-#include "common/fault.h"
 #include "common/reason.h"
 #include "control/json.h"
+#include "destination/caller.h"
 #include "destination/fates.h"
-#include "destination/receive.h"
-#include "transport/tcp/wire.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#define HELLO_WAIT_S rm_fault_number("hello-wait", 10)
 /* Connections with a thread of their own at a time; each may hold this many descriptors. Running out of those
  * is no error to GLib, but the end of the process. */
 #define CONNECTIONS_MAX 512
 #define FDS_PER_CONNECTION 8
 #define CONNECTIONS_MIN 8
+/* A session has its connection, QEMU's, the journal, the guardian's, and the data channels. */
+#define FDS_PER_SESSION (32 + RM_CHANNELS_MAX)
+
+/* As many connections and sessions as descriptors allow, of which the usual soft limit is far below what may
+ * be had. */
+static void set_limits(RmDaemon *daemon)
+{
+    struct rlimit limit = {0};
+    RmGateLimits limits;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        rlim_t soft = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = soft;
+    }
+    guint64 descriptors = limit.rlim_cur, wanted = daemon->options->max_sessions;
+    daemon->connections_max = (int)CLAMP(descriptors / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
+    rm_gate_limits(&limits, (guint)daemon->connections_max);
+    limits.tls = daemon->options->common.tls_creds != NULL;
+    daemon->gate = rm_gate_new(&limits, NULL);
+    guint64 others = limits.half_open * FDS_PER_CONNECTION;
+    guint64 possible = descriptors > others ? (descriptors - others) / FDS_PER_SESSION : 0;
+    daemon->sessions_max = (guint)CLAMP(possible, 1, wanted);
+    if (daemon->sessions_max < wanted)
+        g_warning("no more than %u sessions at a time: there are %" G_GUINT64_FORMAT
+                  " descriptors, and each of %" G_GUINT64_FORMAT " sessions may need %d; raise LimitNOFILE= "
+                  "(ulimit -Hn)",
+                  daemon->sessions_max, descriptors, wanted, FDS_PER_SESSION);
+}
 
 RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
@@ -28,6 +54,7 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
     g_cond_init(&daemon->idle);
     daemon->sessions = g_hash_table_new(g_str_hash, g_str_equal);
     daemon->busy = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    set_limits(daemon);
     return daemon;
 }
 
@@ -37,10 +64,38 @@ void rm_daemon_free(RmDaemon *daemon)
         return;
     g_hash_table_unref(daemon->sessions);
     g_hash_table_unref(daemon->busy);
+    rm_gate_free(daemon->gate);
+    rm_access_unref(daemon->access);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
     g_free(daemon->boot);
     g_free(daemon);
+}
+
+/* ---- who may call ---- */
+
+RmAccess *rm_daemon_access(RmDaemon *daemon)
+{
+    g_mutex_lock(&daemon->lock);
+    RmAccess *access = daemon->access != NULL ? rm_access_ref(daemon->access) : NULL;
+    g_mutex_unlock(&daemon->lock);
+    return access;
+}
+
+gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
+{
+    const RmListenOptions *options = daemon->options;
+    if (options->common.tls_creds == NULL)
+        return TRUE;
+    RmAccess *access = rm_access_load(options->common.tls_creds, options->tls_allow, error);
+    if (access == NULL)
+        return FALSE;
+    g_mutex_lock(&daemon->lock);
+    RmAccess *old = daemon->access;
+    daemon->access = access;
+    g_mutex_unlock(&daemon->lock);
+    rm_access_unref(old);
+    return TRUE;
 }
 
 /* ---- registry ---- */
@@ -49,10 +104,21 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
 {
     g_mutex_lock(&daemon->lock);
     gboolean ok = !daemon->stopping && !g_hash_table_contains(daemon->sessions, session->id);
-    if (ok)
+    gboolean full = g_hash_table_size(daemon->sessions) >= daemon->sessions_max;
+    if (ok && !full)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
-    return ok || rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (!ok)
+        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (full)
+        return rm_fail(error, RM_REASON_LIMIT,
+                       "this destination has %u sessions, and takes no more at a time; send again when one "
+                       "has ended, or raise its --max-sessions",
+                       daemon->sessions_max);
+    if (rm_pass_identify(session->pass))
+        return TRUE;
+    rm_daemon_remove(daemon, session);
+    return rm_fail(error, RM_REASON_LIMIT, "a flood of connections closed this one before it was accepted");
 }
 
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)
@@ -95,7 +161,8 @@ static void end_session(RmDaemon *daemon, const char *id)
     g_mutex_unlock(&daemon->lock);
 }
 
-void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query)
+void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char *peer, RmControl *control,
+                            json_object *query)
 {
     const char *session, *token;
     RmFate fate;
@@ -104,7 +171,7 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
     if (!rm_json_string(query, "session", &session, &error) ||
         !rm_json_string(query, "token", &token, &error) ||
         !rm_fates_query(session, token, &fate, &done, &error)) {
-        g_warning("a query is not answered: %s", error->message);
+        rm_pass_failed(asker->pass, peer, "a query is not answered", error);
         rm_control_reply_failure(control, query, RM_MSG_ERROR, error, NULL);
         return;
     }
@@ -114,79 +181,25 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
     rm_json_add_string(reply, "fate", rm_fate_name(fate));
     rm_json_add_bool(reply, "done", done);
     rm_control_reply(control, query, reply, NULL);
-    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    if (fate != RM_FATE_UNKNOWN) /* so it showed its token */
+        g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    else
+        rm_log_rate_warn(&daemon->unknown, "session %.40s was asked after by %s: unknown", session, peer);
 }
 
 /* ---- connections ---- */
 
-/* Every token is compared, and each in constant time, so that the answer's delay tells a stranger nothing.
- * The lock is held while the transport takes the connection over, so that the session can't free it
- * meanwhile. */
-static gboolean hand_over(RmDaemon *daemon, GSocketConnection *connection, const RmTcpPreamble *preamble,
-                          GError **error)
-{
-    GHashTableIter iter;
-    gpointer value;
-    RmDaemonSession *found = NULL;
-    g_mutex_lock(&daemon->lock);
-    g_hash_table_iter_init(&iter, daemon->sessions);
-    while (g_hash_table_iter_next(&iter, NULL, &value)) {
-        RmDaemonSession *session = value;
-        if (rm_token_equal(session->token, preamble->token) && session->rx != NULL)
-            found = session;
-    }
-    gboolean ok =
-        found != NULL
-            ? found->rx->ops->adopt(found->rx, G_IO_STREAM(connection), preamble->channel, error)
-            : rm_fail(error, RM_REASON_TOKEN, "a data channel without a valid token was turned away");
-    g_mutex_unlock(&daemon->lock);
-    return ok;
-}
-
-static void take_data(RmDaemon *daemon, GSocketConnection *connection, const char *peer)
-{
-    g_autoptr(GError) error = NULL;
-    RmTcpPreamble preamble;
-    GSocket *socket = g_socket_connection_get_socket(connection);
-    if (!rm_tcp_preamble_receive(socket, HELLO_WAIT_S * 1000, NULL, &preamble, &error) ||
-        !hand_over(daemon, connection, &preamble, &error))
-        g_warning("%s: %s", peer, error->message);
-}
-
-static char *peer_name(GSocketConnection *connection)
-{
-    g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
-    return address != NULL ? g_socket_connectable_to_string(G_SOCKET_CONNECTABLE(address))
-                           : g_strdup("a peer");
-}
-
-static void serve(RmDaemon *daemon, GSocketConnection *connection)
-{
-    GSocket *socket = g_socket_connection_get_socket(connection);
-    g_autofree char *peer = peer_name(connection);
-    char first = '\0';
-    GInputVector vector = {&first, 1};
-    int flags = G_SOCKET_MSG_PEEK;
-    g_socket_set_timeout(socket, HELLO_WAIT_S);
-    gssize n = g_socket_receive_message(socket, NULL, &vector, 1, NULL, NULL, &flags, NULL, NULL);
-    g_socket_set_timeout(socket, 0);
-    if (n == 1 && first == '{')
-        rm_receive_run(daemon, G_IO_STREAM(connection), NULL, peer);
-    else if (n == 1 && first == RM_TCP_MAGIC[0])
-        take_data(daemon, connection, peer);
-    else
-        g_debug("%s: a connection that is none of ours was closed", peer);
-}
-
 typedef struct {
     RmDaemon *daemon;
     GSocketConnection *connection;
+    RmPass *pass;
 } Caller;
 
 static gpointer caller_main(gpointer data)
 {
     Caller *caller = data;
-    serve(caller->daemon, caller->connection);
+    rm_caller_serve(caller->daemon, caller->connection, caller->pass);
+    rm_pass_leave(caller->pass);
     g_object_unref(caller->connection);
     g_atomic_int_add(&caller->daemon->connections, -1);
     g_free(caller);
@@ -201,9 +214,16 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
 {
     RmDaemon *daemon = data;
     g_autoptr(GError) error = NULL;
+    g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
+    int fd = g_socket_get_fd(g_socket_connection_get_socket(connection));
+    RmPass *pass = rm_gate_enter(daemon->gate, address, fd);
+    if (pass == NULL) {
+        g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
+        return TRUE;
+    }
     if (g_atomic_int_add(&daemon->connections, 1) < daemon->connections_max) {
         Caller *caller = g_new(Caller, 1);
-        *caller = (Caller){daemon, g_object_ref(connection)};
+        *caller = (Caller){daemon, g_object_ref(connection), pass};
         GThread *thread = g_thread_try_new("connection", caller_main, caller, &error);
         if (thread != NULL) {
             g_thread_unref(thread);
@@ -214,24 +234,13 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
         g_free(caller);
     }
     g_atomic_int_add(&daemon->connections, -1);
+    rm_pass_leave(pass);
     if (!daemon->full)
         g_warning("connections are being turned away: %s",
                   error != NULL ? error->message : "there are too many");
     daemon->full = TRUE;
     g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
     return TRUE;
-}
-
-/* As many connections as descriptors allow, of which the usual soft limit is far below what may be had. */
-static int connections_max(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return CONNECTIONS_MIN;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 && getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return CONNECTIONS_MIN;
-    return (int)CLAMP(limit.rlim_cur / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
 }
 
 /* ---- listening ---- */
@@ -248,6 +257,17 @@ static gboolean add_address(GSocketService *service, GSocketAddress *address, ui
     }
     *ret_port = g_inet_socket_address_get_port(G_INET_SOCKET_ADDRESS(bound));
     return TRUE;
+}
+
+/* [::] and 0.0.0.0: one socket for both, unless this host has no IPv6. */
+static gboolean add_everywhere(GSocketService *service, uint16_t port, uint16_t *ret_port, GError **error)
+{
+    GSocketListener *listener = G_SOCKET_LISTENER(service);
+    g_autoptr(GError) problem = NULL;
+    *ret_port = port != 0 ? port : g_socket_listener_add_any_inet_port(listener, NULL, &problem);
+    if (problem == NULL && (port == 0 || g_socket_listener_add_inet_port(listener, port, NULL, &problem)))
+        return TRUE;
+    return rm_fail(error, RM_REASON_INTERNAL, "cannot listen on port %u: %s", port, problem->message);
 }
 
 /* All addresses of a name, or one in figures, with the scope that a link-local one has. */
@@ -267,10 +287,12 @@ static gboolean add_host(GSocketService *service, const char *host, uint16_t por
     }
 }
 
-/* Whether listening on `host` (NULL: 127.0.0.1) takes in `inet`; another socket for it would be refused then.
- */
-static gboolean listens_on(const char *host, GInetAddress *inet)
+/* Whether the main socket takes in `inet`; another one for it would be refused then. */
+static gboolean listens_on(const RmListenOptions *options, GInetAddress *inet)
 {
+    const char *host = options->host;
+    if (rm_listen_everywhere(options))
+        return TRUE;
     g_autoptr(GInetAddress) listened = g_inet_address_new_from_string(host != NULL ? host : "127.0.0.1");
     if (listened == NULL) /* a name */
         return FALSE;
@@ -285,11 +307,14 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    daemon->connections_max = connections_max();
+    if (!rm_daemon_reload(daemon, error))
+        return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);
     if (options->host != NULL) {
         ok = add_host(service, options->host, options->port, &daemon->port, error);
+    } else if (rm_listen_everywhere(options)) {
+        ok = add_everywhere(service, options->port, &daemon->port, error);
     } else {
         g_autoptr(GInetAddress) loopback = g_inet_address_new_loopback(G_SOCKET_FAMILY_IPV4);
         g_autoptr(GSocketAddress) address = g_inet_socket_address_new(loopback, options->port);
@@ -298,7 +323,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     for (char **data = options->data_addresses; ok && data != NULL && *data != NULL; data++) {
         uint16_t port;
         g_autoptr(GInetAddress) inet = g_inet_address_new_from_string(*data);
-        if (listens_on(options->host, inet))
+        if (listens_on(options, inet))
             continue;
         g_autoptr(GSocketAddress) address = g_inet_socket_address_new(inet, daemon->port);
         ok = add_address(service, address, &port, error);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* rdmamigd: the destination daemon. The main loop takes signals and connections; sessions have their own
  * threads. */
+#include "common/autoptr.h"
 #include "common/log.h"
 #include "destination/daemon.h"
 #include "destination/guard.h"
@@ -8,6 +9,7 @@
 #include "destination/sweep.h"
 #include "handover/journal.h"
 
+#include <fcntl.h>
 #include <glib-unix.h>
 #include <locale.h>
 #include <signal.h>
@@ -17,6 +19,35 @@
 static gboolean on_signal(gpointer loop)
 {
     g_main_loop_quit(loop);
+    return G_SOURCE_CONTINUE;
+}
+
+typedef struct {
+    GMainLoop *loop;
+    RmDaemon *daemon;
+    gboolean had_terminal;
+} Main;
+
+static gboolean has_terminal(void)
+{
+    rm_autofd fd = open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    return fd >= 0;
+}
+
+/* The wish to reload, or word that the terminal is lost (it is gone by then), which must not leave loaded
+ * guests behind. A daemon without a terminal never had one to lose. */
+static gboolean on_hangup(gpointer data)
+{
+    Main *this = data;
+    g_autoptr(GError) error = NULL;
+    if (this->had_terminal && !has_terminal())
+        return on_signal(this->loop);
+    if (this->daemon->options->common.tls_creds == NULL)
+        g_message("there is nothing to reload without --tls-creds; SIGTERM ends rdmamigd");
+    else if (rm_daemon_reload(this->daemon, &error))
+        g_message("reloaded: new connections are judged by what is there now");
+    else
+        g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);
     return G_SOURCE_CONTINUE;
 }
 
@@ -42,10 +73,11 @@ static int run(const RmListenOptions *options)
     g_autofree char *in_memory = rm_journal_volatile();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
+    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal()};
     signal(SIGPIPE, SIG_IGN);
     g_unix_signal_add(SIGINT, on_signal, loop);
     g_unix_signal_add(SIGTERM, on_signal, loop);
-    g_unix_signal_add(SIGHUP, on_signal, loop); /* a lost terminal must not leave loaded guests behind */
+    g_unix_signal_add(SIGHUP, on_hangup, &this);
     if (!rm_daemon_listen(daemon, &error)) {
         g_critical("%s", error->message);
         rm_daemon_free(daemon);
@@ -54,7 +86,11 @@ static int run(const RmListenOptions *options)
     if (in_memory != NULL)
         g_warning("%s", in_memory);
     rm_sweep_start(daemon);
-    g_message("listening on %s port %u", options->host != NULL ? options->host : "127.0.0.1", daemon->port);
+    const char *everywhere = rm_listen_everywhere(options) ? "all addresses," : "127.0.0.1";
+    g_message("listening on %s port %u%s", options->host != NULL ? options->host : everywhere, daemon->port,
+              options->common.tls_creds == NULL ? ""
+              : options->tls_allow != NULL      ? ", with TLS"
+                                                : ", with TLS, for every certificate of the CA");
     g_main_loop_run(loop);
     g_message("stopping: no new sessions; those before commit are cancelled");
     gpointer both[] = {daemon, loop};

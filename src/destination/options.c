@@ -6,14 +6,18 @@
 #include "common/size.h"
 #include "config.h"
 #include "control/message.h"
+#include "destination/access.h"
 #include "transport/window.h"
 
 #include <gio/gio.h>
 
+#define SESSIONS_USUAL 16
+#define SESSIONS_MOST 256
+
 typedef struct {
     RmCommandLine line;
     gboolean listen, version;
-    char *address, *min_chunk, *max_chunk, *max_pinned;
+    char *address, *min_chunk, *max_chunk, *max_pinned, *max_sessions;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -32,6 +36,23 @@ static gboolean is_loopback(const char *host)
            (address != NULL && g_inet_address_get_is_loopback(address));
 }
 
+gboolean rm_listen_everywhere(const RmListenOptions *options)
+{
+    return options->host == NULL && options->common.tls_creds != NULL;
+}
+
+static gboolean check_tls(const RmListenOptions *options, GError **error)
+{
+    char **name = options->tls_allow;
+    if (name != NULL && options->common.tls_creds == NULL)
+        return rm_fail(error, RM_REASON_USAGE, "--tls-allow needs --tls-creds");
+    while (name != NULL && *name != NULL) {
+        if (!rm_access_check_name(*name++, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
 {
     if (!texts->listen)
@@ -46,11 +67,18 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
         return FALSE;
     if (texts->max_pinned != NULL && !rm_parse_pinned(texts->max_pinned, &options->max_pinned, error))
         return FALSE;
+    if (texts->max_sessions != NULL &&
+        !rm_parse_uint(texts->max_sessions, 1, SESSIONS_MOST, &options->max_sessions, error)) {
+        g_prefix_error(error, "--max-sessions: ");
+        return FALSE;
+    }
     if (options->min_chunk_size > options->max_chunk_size)
         return rm_fail(error, RM_REASON_USAGE, "--min-chunk-size is above --max-chunk-size");
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
         return rm_fail(error, RM_REASON_USAGE,
                        "no destination guests: give --qmp PATH, --qmp-dir DIR or --exec COMMAND");
+    if (!check_tls(options, error))
+        return FALSE;
     gboolean local = is_loopback(options->host);
     for (char **address = options->data_addresses; address != NULL && *address != NULL; address++) {
         g_autoptr(GInetAddress) parsed = g_inet_address_new_from_string(*address);
@@ -58,11 +86,11 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
             return rm_fail(error, RM_REASON_USAGE, "--data-address: `%s` is not an IP address", *address);
         local = local && g_inet_address_get_is_loopback(parsed);
     }
-    if (!local && !options->insecure)
+    if (!local && !options->insecure && options->common.tls_creds == NULL)
         return rm_fail(
             error, RM_REASON_USAGE,
-            "listening beyond loopback would let anyone on the network send a guest here, in clear text; "
-            "--insecure accepts that");
+            "listening beyond loopback would let anyone on the network send a guest here, in clear text: set "
+            "TLS up with --tls-creds; --insecure accepts it as it is");
     return TRUE;
 }
 
@@ -86,7 +114,7 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
 {
     const GOptionEntry entries[] = {
         {"listen", 0, G_OPTION_FLAG_OPTIONAL_ARG, G_OPTION_ARG_CALLBACK, take_listen,
-         "accept guests (loopback, port 24780)", "[ADDR][:PORT]"},
+         "accept guests (loopback, with TLS all addresses; port 24780)", "[ADDR][:PORT]"},
         {"qmp", 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->qmp,
          "QMP socket of a QEMU that waits with -incoming defer", "PATH"},
         {"qmp-dir", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp_dir,
@@ -95,6 +123,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "command that starts a waiting QEMU and prints its QMP path", "COMMAND"},
         {"data-address", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->data_addresses,
          "address for the data channels (that of --listen)", "ADDR"},
+        {"tls-allow", 0, 0, G_OPTION_ARG_STRING_ARRAY, &options->tls_allow,
+         "a name that a source's certificate may have, or *.DOMAIN (any of the CA)", "NAME"},
         {"insecure", 0, 0, G_OPTION_ARG_NONE, &options->insecure, "listen beyond loopback without TLS", NULL},
         {"min-chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts->min_chunk, "refuse smaller chunks (1M)",
          "SIZE"},
@@ -102,6 +132,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
          "RAM registered at a time, of each guest (all)", "SIZE"},
+        {"max-sessions", 0, 0, G_OPTION_ARG_STRING, &texts->max_sessions,
+         "guests that may be on their way here at a time (16)", "N"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
     if (!rm_command_line_parse(&texts->line, entries,
@@ -120,6 +152,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     options->port = RM_PORT;
     options->min_chunk_size = RM_CHUNK_MIN;
     options->max_chunk_size = RM_CHUNK_MAX;
+    options->max_sessions = SESSIONS_USUAL;
     char **words = join_listen(argc, argv);
     gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
                   rm_command_line_common(&texts.line, &options->common, error) &&
@@ -130,6 +163,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     g_free(texts.max_pinned);
+    g_free(texts.max_sessions);
     return ok ? g_steal_pointer(&options) : NULL;
 }
 
@@ -141,6 +175,7 @@ void rm_listen_options_free(RmListenOptions *options)
     g_strfreev(options->qmp);
     g_free(options->qmp_dir);
     g_free(options->exec);
+    g_strfreev(options->tls_allow);
     rm_common_options_clear(&options->common);
     g_strfreev(options->data_addresses);
     g_free(options);

@@ -5,17 +5,22 @@
 #include "control/command-line.h"
 
 typedef struct {
-    char *host; /* NULL: loopback */
+    char *host; /* NULL: loopback, or all addresses with TLS: rm_listen_everywhere() */
     uint16_t port;
     char **qmp; /* NULL-terminated; NULL if none */
     char *qmp_dir;
     char *exec;
     char **data_addresses;
     gboolean insecure;
+    char **tls_allow; /* names of sources; NULL: every certificate of the CA */
     uint64_t min_chunk_size, max_chunk_size;
-    uint64_t max_pinned; /* bytes registered at a time, of one guest; 0: no bound */
+    uint64_t max_sessions; /* at a time */
+    uint64_t max_pinned;   /* bytes registered at a time, of one guest; 0: no bound */
     RmCommonOptions common;
 } RmListenOptions;
+
+/* Whether it listens on all addresses for want of one that was named: where TLS says who may call. */
+gboolean rm_listen_everywhere(const RmListenOptions *options);
 
 /* Parses rdmamigd's command line. Reason usage. *ret_text is set instead of an error for --help and
  * --version. */

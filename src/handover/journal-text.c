@@ -20,6 +20,8 @@ void rm_journal_facts_clear(RmJournalFacts *facts)
     g_free(facts->host_boot);
     g_free(facts->peer);
     g_free(facts->token);
+    g_free(facts->tls_creds);
+    g_free(facts->tls_host);
     *facts = (RmJournalFacts){0};
 }
 
@@ -49,6 +51,10 @@ char *rm_journal_text_facts(const RmJournalFacts *facts)
     rm_json_add_string(object, "host_boot", facts->host_boot);
     rm_json_add_string(object, "peer", facts->peer);
     rm_json_add_string(object, "token", facts->token);
+    if (facts->tls_creds != NULL)
+        rm_json_add_string(object, "tls_creds", facts->tls_creds);
+    if (facts->tls_host != NULL)
+        rm_json_add_string(object, "tls_host", facts->tls_host);
     rm_json_add_bool(object, "was_running", facts->was_running);
     rm_json_add_bool(object, "keep_source", facts->keep_source);
     rm_json_add_bool(object, "started", facts->started);
@@ -122,6 +128,8 @@ static gboolean parse_facts(json_object *object, RmJournalFacts *facts, GError *
            take_text(object, "host_boot", &facts->host_boot, error) &&
            take_text(object, "peer", &facts->peer, error) &&
            take_text(object, "token", &facts->token, error) &&
+           take_text(object, "tls_creds", &facts->tls_creds, error) &&
+           take_text(object, "tls_host", &facts->tls_host, error) &&
            rm_json_bool_opt(object, "was_running", &facts->was_running, error) &&
            rm_json_bool_opt(object, "keep_source", &facts->keep_source, error) &&
            rm_json_bool_opt(object, "started", &facts->started, error) &&

@@ -48,6 +48,8 @@ typedef struct {
     char *host_boot;    /* this host's boot id: another one now means that the VMM is gone */
     char *peer;         /* the other end: HOST:PORT to ask at (source), or who called (destination) */
     char *token;        /* the session's, hexadecimal: proves a query */
+    char *tls_creds;    /* source: the folder of credentials, absolute, to ask with; NULL: in clear */
+    char *tls_host;     /* source: the name that the peer's certificate must have; NULL: its host */
     gboolean was_running; /* source: runs again when rolled back */
     gboolean keep_source; /* source: its VMM is not to be ended when the guest has moved */
     gboolean started;     /* destination: the VMM was started by --exec for this session */

@@ -10,7 +10,7 @@
 
 #define CONNECT_TIMEOUT_MS 10000
 
-RmControl *rm_connect_control(const char *host, uint16_t port, GCancellable *cancel, GError **error)
+static GSocketConnection *connect_to(const char *host, uint16_t port, GCancellable *cancel, GError **error)
 {
     g_autoptr(GSocketClient) client = g_socket_client_new();
     g_autoptr(GError) problem = NULL;
@@ -28,15 +28,33 @@ RmControl *rm_connect_control(const char *host, uint16_t port, GCancellable *can
         return NULL;
     }
     g_socket_set_timeout(g_socket_connection_get_socket(connection), 0);
-    RmControl *control = rm_control_new(G_IO_STREAM(connection), NULL, &(RmControlParams){0});
+    return g_steal_pointer(&connection);
+}
+
+RmControl *rm_connect_control(const RmTarget *target, GCancellable *cancel, GError **error)
+{
+    g_autoptr(GSocketConnection) connection = connect_to(target->host, target->port, cancel, error);
+    g_autoptr(GIOStream) stream = NULL;
+    if (connection == NULL)
+        return NULL;
+    if (target->tls == NULL)
+        stream = G_IO_STREAM(g_steal_pointer(&connection));
+    else
+        stream = rm_tls_connect(target->tls, connection, target->tls_host ?: target->host, CONNECT_TIMEOUT_MS,
+                                cancel, error);
+    if (stream == NULL) {
+        g_prefix_error(error, "%s port %u: ", target->host, target->port);
+        return NULL;
+    }
+    RmControl *control = rm_control_new(stream, NULL, &(RmControlParams){0});
     rm_control_set_peer_name(control, "destination");
     return control;
 }
 
-gboolean rm_connect_query(const char *host, uint16_t port, const char *session, const char *token,
-                          RmFate *ret_fate, gboolean *ret_done, GError **error)
+gboolean rm_connect_query(const RmTarget *target, const char *session, const char *token, RmFate *ret_fate,
+                          gboolean *ret_done, GError **error)
 {
-    g_autoptr(RmControl) control = rm_connect_control(host, port, NULL, error);
+    g_autoptr(RmControl) control = rm_connect_control(target, NULL, error);
     rm_autojson reply = NULL;
     const char *fate;
     gboolean done = FALSE;

@@ -27,7 +27,7 @@ static gboolean settle_in_time(RmJournal *journal, RmGuest *guest, RmSettled *re
     gint64 deadline = g_get_monotonic_time() + ASK_FOR_MS * 1000;
     for (;;) {
         gint64 left_ms = MAX(0, (deadline - g_get_monotonic_time()) / 1000);
-        if (!rm_settle_source(journal, guest, FALSE, (unsigned)left_ms, ret_settled, error))
+        if (!rm_settle_source(journal, guest, FALSE, (unsigned)left_ms, NULL, ret_settled, error))
             return FALSE;
         if (ret_settled->state != RM_STATE_COMMITTED || left_ms <= ASK_EVERY_MS)
             return TRUE;

@@ -28,7 +28,8 @@ static const char usage_text[] =
     "usage: rdmamig send --qmp PATH --to HOST[:PORT] [OPTION…]   move a guest (send --help: all options)\n"
     "       rdmamig status [--json] [SESSION|GUEST]             what is being sent from this host\n"
     "       rdmamig cancel [SESSION|GUEST]                      end a session; the guest stays here\n"
-    "       rdmamig resolve [SESSION] [--force-resume] [--json] settle a session that was broken off; list "
+    "       rdmamig resolve [SESSION] [--force-resume] [--tls-creds DIR] [--json]\n"
+    "                                                           settle a session that was broken off; list "
     "them\n"
     "       rdmamig --version | --help\n"
     "\n"
@@ -189,8 +190,12 @@ static int verb_resolve(int argc, char **argv)
             options.force_resume = TRUE;
         else if (strcmp(argv[i], "--json") == 0)
             options.json = TRUE;
+        else if (strcmp(argv[i], "--tls-creds") == 0 && i + 1 < argc)
+            options.tls_creds = argv[++i];
+        else if (g_str_has_prefix(argv[i], "--tls-creds="))
+            options.tls_creds = argv[i] + strlen("--tls-creds=");
         else if (argv[i][0] == '-' || *argv[i] == '\0' || options.session != NULL)
-            return usage_error("resolve takes [SESSION] [--force-resume] [--json]");
+            return usage_error("resolve takes [SESSION] [--force-resume] [--tls-creds DIR] [--json]");
         else
             options.session = argv[i];
     }

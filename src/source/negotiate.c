@@ -19,10 +19,19 @@ static void on_lost(GCancellable *lost, RmSession *session)
     g_cancellable_cancel(session->cancel);
 }
 
+RmTarget rm_negotiate_target(const RmSession *session)
+{
+    const RmSendOptions *options = session->options;
+    return (RmTarget){options->host, options->port, session->tls, options->tls_host};
+}
+
 gboolean rm_negotiate_connect(RmSession *session, GError **error)
 {
-    session->control =
-        rm_connect_control(session->options->host, session->options->port, session->cancel, error);
+    const char *creds = session->options->common.tls_creds;
+    if (creds != NULL && (session->tls = rm_tls_load(creds, RM_TLS_SOURCE, error)) == NULL)
+        return FALSE;
+    RmTarget target = rm_negotiate_target(session);
+    session->control = rm_connect_control(&target, session->cancel, error);
     if (session->control == NULL)
         return FALSE;
     session->lost_handler =
@@ -44,6 +53,8 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
     hello->dry_run = options->dry_run;
     hello->pin_all = options->pin_all;
     g_ptr_array_add(hello->features, g_strdup(RM_FEATURE_RELEASE));
+    if (options->common.plain_data)
+        g_ptr_array_add(hello->features, g_strdup(RM_FEATURE_PLAIN_DATA));
     g_hash_table_unref(hello->traits);
     hello->traits = g_hash_table_ref(session->info->traits);
     for (guint i = 0; i < session->blocks->len; i++) {
@@ -131,6 +142,13 @@ gboolean rm_negotiate(RmSession *session, GError **error)
     return TRUE;
 }
 
+/* Both operators' word is needed: what the destination says alone leaves the guest's memory inside TLS. */
+static gboolean is_data_in_clear(const RmSession *session)
+{
+    return session->tls == NULL || (session->options->common.plain_data &&
+                                    rm_has_name(session->accept->features, RM_FEATURE_PLAIN_DATA));
+}
+
 static gboolean connect_tx(RmSession *session, GError **error)
 {
     RmTxParams params = {
@@ -144,6 +162,8 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .device = session->options->common.rdma_device,
         .gid_index = session->options->common.gid_index,
         .packets = session->options->common.packets,
+        .tls = is_data_in_clear(session) ? NULL : session->tls,
+        .tls_host = session->options->tls_host ?: session->options->host,
         .serialise = session->options->serialise_chunks,
         .copy = session->watches != NULL && !rm_fault("no-copy"),
         .max_pinned = session->options->max_pinned,
@@ -175,6 +195,24 @@ static gboolean next_transport(RmSession *session, const GError *problem, GError
     return TRUE;
 }
 
+/* Whoever asks for TLS may take it for more than it is, and who asks for less may not get it. */
+static void tell_data_kind(RmSession *session)
+{
+    gboolean tcp = strcmp(session->transport->name, "tcp") == 0, clear = is_data_in_clear(session);
+    g_message("%" G_GUINT64_FORMAT " data channels over %s, %s", session->accept->channels,
+              session->transport->name, tcp && !clear ? "data inside TLS" : "data in clear");
+    if (session->tls != NULL && !tcp)
+        rm_reporter_warning(
+            session->reporter, RM_REASON_TLS,
+            "TLS covers the control connection only: the guest's memory travels over rdma, which is "
+            "not encrypted; --transport tcp would be");
+    if (session->options->common.plain_data && tcp && !clear)
+        rm_reporter_warning(
+            session->reporter, RM_REASON_TLS,
+            "the guest's memory travels inside TLS all the same: rdmamigd there was not given "
+            "--plain-data");
+}
+
 gboolean rm_negotiate_data(RmSession *session, GError **error)
 {
     for (guint tries = session->hello->transports->len;; tries--) {
@@ -188,6 +226,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
             return FALSE;
         }
     }
+    tell_data_kind(session);
     RmSenderParams sender = {
         .tx = session->tx,
         .control = session->control,

@@ -111,6 +111,8 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
     }
     if (options->host == NULL || options->port == 0)
         return rm_fail(error, RM_REASON_USAGE, "--to: `%s` names no host or no port", texts->to);
+    if (options->tls_host != NULL && (options->common.tls_creds == NULL || *options->tls_host == '\0'))
+        return rm_fail(error, RM_REASON_USAGE, "--tls-hostname needs a name, and --tls-creds");
     if (options->transport == NULL)
         options->transport = g_strdup("auto");
     if (strcmp(options->transport, "auto") != 0 && strcmp(options->transport, "rdma") != 0 &&
@@ -156,6 +158,8 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
     const GOptionEntry entries[] = {
         {"qmp", 0, 0, G_OPTION_ARG_FILENAME, &options->qmp, "QMP socket of the guest to move", "PATH"},
         {"to", 0, 0, G_OPTION_ARG_STRING, &texts.to, "where rdmamigd listens (port 24780)", "HOST[:PORT]"},
+        {"tls-hostname", 0, 0, G_OPTION_ARG_STRING, &options->tls_host,
+         "the name in the destination's certificate (that of --to)", "NAME"},
         {"chunk-size", 0, 0, G_OPTION_ARG_STRING, &texts.chunk_size, "unit of registration (64M)", "SIZE"},
         {"transport", 0, 0, G_OPTION_ARG_STRING, &options->transport, "how RAM travels (auto)",
          "auto|rdma|tcp"},
@@ -215,6 +219,7 @@ void rm_send_options_free(RmSendOptions *options)
         return;
     g_free(options->qmp);
     g_free(options->host);
+    g_free(options->tls_host);
     g_free(options->transport);
     g_free(options->data_source);
     rm_common_options_clear(&options->common);

@@ -9,6 +9,7 @@ typedef struct {
     char *qmp;
     char *host;
     uint16_t port;
+    char *tls_host;         /* the name that the destination's certificate must have; NULL: host */
     uint64_t chunk_size;    /* bytes, a power of two */
     char *transport;        /* "auto", or a backend's name */
     unsigned channels;      /* 0: the transport's default */

@@ -23,6 +23,8 @@ static gboolean record_start(RmSession *session, RmState first, GError **error)
         .pid = session->info->pid,
         .peer = peer,
         .token = session->accept->token,
+        .tls_creds = session->options->common.tls_creds,
+        .tls_host = session->options->tls_host,
         .was_running = session->was_running,
         .keep_source = session->options->keep_source,
     };

@@ -146,7 +146,8 @@ static int settle_one(RmJournal *journal, const RmResolveOptions *options)
     if (!rm_reach_guest(facts, QMP_TIMEOUT_MS, &guest, &error))
         return report_unreachable(facts, error, options->json);
     gboolean ok = facts->side == RM_SIDE_SOURCE
-                      ? rm_settle_source(journal, guest, options->force_resume, ASK_FOR_MS, &settled, &error)
+                      ? rm_settle_source(journal, guest, options->force_resume, ASK_FOR_MS,
+                                         options->tls_creds, &settled, &error)
                       : settle_destination(journal, guest, &settled, &error);
     if (settled.where == NULL) { /* the journal can't be read */
         fprintf(stderr, "rdmamig: %s: %s\n", rm_reason_name(rm_error_reason(error)), error->message);

@@ -5,7 +5,8 @@
 #include <glib.h>
 
 typedef struct {
-    const char *session; /* id, or the beginning of one; NULL: list what is to be settled */
+    const char *session;   /* id, or the beginning of one; NULL: list what is to be settled */
+    const char *tls_creds; /* the folder to ask the destination with; NULL: the session's own */
     gboolean force_resume, json;
 } RmResolveOptions;
 

@@ -70,6 +70,7 @@ void rm_session_free(RmSession *session)
     rm_tracker_free(session->tracker);
     g_clear_pointer(&session->watches, g_ptr_array_unref);
     end_control(session);
+    rm_tls_unref(session->tls);
     rm_rounds_free(session);
     rm_hello_free(session->hello);
     rm_accept_free(session->accept);

@@ -21,6 +21,7 @@
 #include "handover/journal.h"
 #include "handover/table.h"
 #include "memory/populated.h"
+#include "source/connect.h"
 #include "source/options.h"
 #include "source/report.h"
 #include "source/sender.h"
@@ -57,6 +58,7 @@ typedef struct {
     RmEvent verdict;        /* committed: `running`, or what the destination said when asked */
     RmJournal *journal;     /* from `accept` on */
     RmGuardian *guardian;   /* likewise */
+    RmTls *tls;             /* NULL: in clear */
     RmControl *control;
     gulong lost_handler;
     RmHello *hello;
@@ -106,7 +108,9 @@ void rm_session_end_data(RmSession *session);
 gboolean rm_negotiate(RmSession *session, GError **error);
 /* Connects the data channels and starts the sender. */
 gboolean rm_negotiate_data(RmSession *session, GError **error);
-/* Connects the control channel. */
+/* Where the session's destination is, and how it is spoken to; borrowed from the session. */
+RmTarget rm_negotiate_target(const RmSession *session);
+/* Loads the credentials, if there are to be any, and connects the control channel. */
 gboolean rm_negotiate_connect(RmSession *session, GError **error);
 
 /* record.c: the session's journal. Reason journal throughout. */

@@ -17,8 +17,9 @@ typedef struct {
     char *host; /* the peer's */
     uint16_t port;
     unsigned ask_for_ms;
-    RmEvent fate; /* the answer; RM_EVENT_COUNT: not asked */
-    char *why;    /* it is unknown */
+    const char *tls_creds; /* NULL: in clear */
+    RmEvent fate;          /* the answer; RM_EVENT_COUNT: not asked */
+    char *why;             /* it is unknown */
     RmSettled *settled;
 } Case;
 
@@ -111,6 +112,16 @@ static RmEvent event_of(const Case *this, RmFate fate, gboolean done)
     }
 }
 
+/* With the credentials as they are now: they may have been renewed since the session began. */
+static gboolean ask(Case *this, RmFate *ret_fate, gboolean *ret_done, GError **error)
+{
+    g_autoptr(RmTls) tls = NULL;
+    if (this->tls_creds != NULL && (tls = rm_tls_load(this->tls_creds, RM_TLS_SOURCE, error)) == NULL)
+        return FALSE;
+    RmTarget target = {this->host, this->port, tls, this->facts->tls_host};
+    return rm_connect_query(&target, this->facts->session, this->facts->token, ret_fate, ret_done, error);
+}
+
 /* Until the time is up; at least one attempt is made. */
 static gboolean duty_ask(RmActor *actor, G_GNUC_UNUSED GError **error)
 {
@@ -125,14 +136,16 @@ static gboolean duty_ask(RmActor *actor, G_GNUC_UNUSED GError **error)
         g_autoptr(GError) problem = NULL;
         RmFate fate;
         gboolean done;
-        if (rm_connect_query(this->host, this->port, this->facts->session, this->facts->token, &fate, &done,
-                             &problem)) {
+        if (ask(this, &fate, &done, &problem)) {
             this->fate = event_of(this, fate, done);
             this->why = g_strdup_printf("%s does not know the session", this->host);
             return TRUE;
         }
         if (g_get_monotonic_time() + ASK_EVERY_MS * 1000 > deadline) {
-            this->why = g_strdup_printf("there is no answer: %s", problem->message);
+            this->why = g_strdup_printf("there is no answer: %s%s", problem->message,
+                                        rm_error_reason(problem) == RM_REASON_TLS
+                                            ? " (other credentials: resolve --tls-creds DIR)"
+                                            : "");
             return TRUE;
         }
         g_usleep(ASK_EVERY_MS * 1000);
@@ -245,13 +258,14 @@ static gboolean settle(Case *this, gboolean force_resume, GError **error)
 }
 
 gboolean rm_settle_source(RmJournal *journal, RmGuest *guest, gboolean force_resume, unsigned ask_for_ms,
-                          RmSettled *ret_settled, GError **error)
+                          const char *tls_creds, RmSettled *ret_settled, GError **error)
 {
     Case this = {
         .actor = {.journal = journal, .duties = duties},
         .facts = rm_journal_facts(journal),
         .guest = guest,
         .ask_for_ms = ask_for_ms,
+        .tls_creds = tls_creds ?: rm_journal_facts(journal)->tls_creds,
         .fate = RM_EVENT_COUNT,
         .settled = ret_settled,
     };

@@ -48,11 +48,12 @@ void rm_settled_clear(RmSettled *settled);
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(RmSettled, rm_settled_clear)
 
 /* The caller holds the journal's lock, or nothing is done (reason journal). `guest` is NULL if its VMM is
- * gone. `ask_for_ms` bounds the asking. FALSE if what was due could not be done, with where and next filled
- * all the same (empty only if the journal can't be read). `ret_settled` is the caller's to clear in any case.
+ * gone. `ask_for_ms` bounds the asking; `tls_creds` is the folder to ask with, NULL: the journal's. FALSE if
+ * what was due could not be done, with where and next filled all the same (empty only if the journal can't be
+ * read). `ret_settled` is the caller's to clear in any case.
  */
 gboolean rm_settle_source(RmJournal *journal, RmGuest *guest, gboolean force_resume, unsigned ask_for_ms,
-                          RmSettled *ret_settled, GError **error);
+                          const char *tls_creds, RmSettled *ret_settled, GError **error);
 
 /* "guest NAME runs on HOST", as its VMM says right now, for this host's guest; caller frees. */
 char *rm_settle_whereabouts(RmGuest *guest, const char *name);

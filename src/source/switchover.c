@@ -184,8 +184,8 @@ static gboolean prepare(RmSession *session, RmBlock **ret_block, GError **error)
 static gboolean ask(RmSession *session, RmFate *ret_fate, gboolean *ret_done)
 {
     g_autoptr(GError) problem = NULL;
-    if (rm_connect_query(session->options->host, session->options->port, session->id, session->accept->token,
-                         ret_fate, ret_done, &problem))
+    RmTarget target = rm_negotiate_target(session);
+    if (rm_connect_query(&target, session->id, session->accept->token, ret_fate, ret_done, &problem))
         return TRUE;
     g_debug("query: %s", problem->message);
     *ret_fate = RM_FATE_UNKNOWN;

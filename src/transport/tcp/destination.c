@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The tcp transport's destination: one receiver thread a channel, reading straight into guest memory.
+ * The tcp transport's destination: one receiver thread a channel, reading straight into guest memory, or
+ * from inside TLS by way of a buffer (socket.h).
  *
  * The peer is not trusted with our memory: no byte is read into a block before its frame's header and runs
  * have been checked against what the session agreed on (wire.h). A bad frame ends all channels.
@@ -27,9 +28,8 @@ typedef struct {
     Destination *destination; /* immutable, as index is */
     unsigned index;
 
-    GIOStream *stream; /* lock; keeps fd open, never used for I/O once adopted. NULL: not adopted */
-    int fd;            /* as stream */
-    GThread *thread;   /* lock */
+    RmTcpLine line;  /* opened and closed under the lock, while no receiver runs; no stream: not adopted */
+    GThread *thread; /* lock */
 
     /* The receiver's own. */
     RmTcpHeader header;
@@ -66,8 +66,7 @@ static void shut_down(Destination *destination)
     g_mutex_lock(&destination->lock);
     g_atomic_int_set(&destination->stopping, TRUE);
     for (unsigned i = 0; i < destination->n_channels; i++)
-        if (destination->channels[i].stream != NULL)
-            shutdown(destination->channels[i].fd, SHUT_RDWR);
+        rm_tcp_line_shut_down(&destination->channels[i].line);
     g_mutex_unlock(&destination->lock);
     rm_barrier_stop(&destination->barrier);
 }
@@ -131,6 +130,14 @@ static void receive_failure(Channel *channel, int code, gboolean between)
         rm_failure_set(failure, -EPIPE, RM_REASON_PEER_LOST,
                        "data channel %u: the source's connection broke in the middle of a frame",
                        channel->index);
+    } else if (code == -ECONNABORTED) {
+        rm_failure_set(failure, -EPIPE, RM_REASON_PEER_LOST,
+                       "data channel %u: the source's connection was cut", channel->index);
+    } else if (code == -EBADMSG) {
+        rm_failure_set(
+            failure, code, RM_REASON_TRANSPORT,
+            "data channel %u: what came is not what the source sent: TLS found it altered on its way",
+            channel->index);
     } else if (code == -ETIMEDOUT) {
         rm_failure_set(failure, code, RM_REASON_PEER_TIMEOUT,
                        "data channel %u: nothing heard from the source's host for %u ms", channel->index,
@@ -152,7 +159,7 @@ static void receive_failure(Channel *channel, int code, gboolean between)
 static gboolean receive(Channel *channel, struct iovec *iov, unsigned n, gboolean between)
 {
     gboolean payload = iov == channel->iov;
-    int code = rm_tcp_receive(channel->fd, iov, n, payload ? &channel->destination->payload_bytes : NULL);
+    int code = rm_tcp_receive(&channel->line, iov, n, payload ? &channel->destination->payload_bytes : NULL);
     if (code < 0)
         receive_failure(channel, code, between);
     return code == 0;
@@ -221,26 +228,23 @@ static gboolean adopt_locked(Destination *destination, GIOStream *stream, unsign
         return rm_fail(error, RM_REASON_PROTOCOL, "data channel %u came, but only %u were agreed on", index,
                        destination->n_channels);
     Channel *channel = &destination->channels[index];
-    if (channel->stream != NULL)
+    if (channel->line.stream != NULL)
         return rm_fail(error, RM_REASON_PROTOCOL, "data channel %u came twice", index);
 
-    int fd = g_socket_get_fd(rm_tls_socket(stream));
-    int code = rm_tcp_tune(fd, destination->timeout_ms, destination->tos);
+    int code = rm_tcp_line_open(&channel->line, stream, RM_TCP_LINE_RECEIVES, destination->timeout_ms,
+                                destination->tos);
     if (code < 0)
-        return rm_set_errno(error, RM_REASON_INTERNAL, -code, "data channel %u: cannot set socket options",
+        return rm_set_errno(error, RM_REASON_INTERNAL, -code, "data channel %u: cannot set its socket up",
                             index);
-    channel->fd = fd;
     channel->thread = g_thread_try_new("rm-tcp-rx", receiver, channel, error);
     if (channel->thread == NULL) {
+        rm_tcp_line_close(&channel->line);
         g_prefix_error(error, "data channel %u: cannot start its receiver: ", index);
         return FALSE;
     }
-    channel->stream = g_object_ref(stream);
     rm_barrier_arrived(&destination->barrier);
-    /* One byte into an empty buffer does not block; if it can't go, the receiver finds the connection broken.
-     */
-    uint8_t ack = RM_TCP_ACK;
-    (void)!send(fd, &ack, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    rm_tcp_line_try(&channel->line,
+                    RM_TCP_ACK); /* if it can't go, the receiver finds the connection broken */
     return TRUE;
 }
 
@@ -305,7 +309,7 @@ static void destination_stop(RmRx *rx)
         if (thread != NULL)
             g_thread_join(thread);
         g_mutex_lock(&destination->lock);
-        g_clear_object(&channel->stream);
+        rm_tcp_line_close(&channel->line);
         g_mutex_unlock(&destination->lock);
     }
 }

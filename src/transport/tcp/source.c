@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * The tcp transport's source: one connection a channel, frames sent straight out of guest memory.
+ * The tcp transport's source: one connection a channel, frames sent straight out of guest memory, or inside
+ * TLS from copies of it (socket.h).
  *
  * Threads: each channel's buffers belong to its sender thread. `lock` guards the table of channels against
  * abort(), which may come from any thread: it shuts the sockets down, which ends every blocked call, but
@@ -13,7 +14,8 @@
  * sendmsg() has copied the bytes when it returns, so a page may be sent, changed and tracked as dirty again
  * at any time; end_round() has nothing to wait for. A guest that punches holes is sent through a buffer all
  * the same: sendmsg() would read through the mapping, and so put back the pages that the guest has just given
- * away.
+ * away. The buffer is filled and sent piece by piece, frame by frame: small runs share a piece, and inside
+ * TLS a record.
  */
 #include "transport/tcp/source.h"
 
@@ -25,16 +27,17 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
+
+/* A multiple of a TLS record's 16 KiB, small enough for a core's cache: it is written once and read once or
+ * twice. Larger than a frame's header and runs. */
+#define COPIES_BYTES ((size_t)256 << 10)
 
 typedef struct {
-    /* Written once, under the lock, before the sender thread starts. */
-    GSocketConnection *connection; /* keeps fd open; never used for I/O once tuned */
-    int fd;
+    RmTcpLine line; /* opened once, under the lock, before the sender thread starts; no stream: not yet */
 
     /* The sender thread's own. */
     uint32_t next_round;
-    uint8_t *copies; /* RM_POST_BYTES_MAX; NULL if RAM is sent from its mapping */
+    uint8_t *copies; /* COPIES_BYTES; NULL if RAM is sent from its mapping */
     struct {
         RmTcpHeader header;
         RmRun runs[RM_RUNS_MAX];
@@ -70,8 +73,7 @@ static void shut_down(Source *source)
     g_mutex_lock(&source->lock);
     source->aborted = TRUE;
     for (unsigned i = 0; source->channels != NULL && i < source->n_channels; i++)
-        if (source->channels[i].connection != NULL)
-            shutdown(source->channels[i].fd, SHUT_RDWR);
+        rm_tcp_line_shut_down(&source->channels[i].line);
     g_mutex_unlock(&source->lock);
 }
 
@@ -110,67 +112,96 @@ static GSocketClient *new_client(const RmTxParams *params, GError **error)
     return g_steal_pointer(&client);
 }
 
-/* Sends the preamble and waits until the channel has been adopted. */
-static gboolean introduce(Source *source, GSocket *socket, const RmTxParams *params, unsigned index,
+/* The destination's word on the preamble. With TLS it is also its first word on our certificate. */
+static gboolean await_ack(Source *source, GIOStream *stream, const RmTxParams *params, unsigned index,
                           GError **error)
 {
-    RmTcpPreamble preamble = {.channel = index};
-    memcpy(preamble.token, params->token, sizeof preamble.token);
-    uint8_t bytes[RM_TCP_PREAMBLE_BYTES], answer = 0;
-    rm_tcp_preamble_format(&preamble, bytes);
-
     g_autoptr(GError) problem = NULL;
-    /* 48 bytes into an empty buffer go whole or not at all. */
-    gssize n = g_socket_send(socket, (const char *)bytes, sizeof bytes, source->cancellable, &problem);
-    if (n == sizeof bytes && g_socket_condition_timed_wait(socket, G_IO_IN, (gint64)params->timeout_ms * 1000,
-                                                           source->cancellable, &problem))
-        n = g_socket_receive(socket, (char *)&answer, 1, source->cancellable, &problem);
-    if (problem != NULL && !g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CONNECTION_CLOSED) &&
-        !g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_BROKEN_PIPE))
-        return rm_fail(error, reason_of(problem), "data channel %u was not accepted: %s", index,
-                       problem->message);
-    if (problem != NULL || n != 1 || answer != RM_TCP_ACK)
+    uint8_t answer = 0;
+    gint64 deadline = g_get_monotonic_time() + (gint64)params->timeout_ms * 1000;
+    gboolean read = rm_tcp_read(stream, &answer, 1, deadline, source->cancellable, &problem);
+    if (read && answer == RM_TCP_ACK)
+        return TRUE;
+    if (read || g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CONNECTION_CLOSED) ||
+        g_error_matches(problem, G_TLS_ERROR, G_TLS_ERROR_EOF))
         return rm_fail(
             error, RM_REASON_TOKEN,
             "data channel %u was rejected by the destination; its log says why. Is there a proxy or another "
             "rdmamigd behind the offered address?",
             index);
-    return TRUE;
+    if (problem->domain == G_TLS_ERROR) {
+        g_autofree char *text = rm_tls_explain(stream);
+        return rm_fail(error, RM_REASON_TLS, "data channel %u: %s: %s", index, text, problem->message);
+    }
+    return rm_fail(error, reason_of(problem), "data channel %u was not accepted: %s", index,
+                   problem->message);
 }
 
-static gboolean connect_channel(Source *source, const RmTxParams *params, GSocketClient *client,
-                                GSocketConnectable *address, unsigned index, GError **error)
+/* Sends the preamble and waits until the channel has been adopted. */
+static gboolean introduce(Source *source, GIOStream *stream, const RmTxParams *params, unsigned index,
+                          GError **error)
+{
+    RmTcpPreamble preamble = {.channel = index};
+    memcpy(preamble.token, params->token, sizeof preamble.token);
+    uint8_t bytes[RM_TCP_PREAMBLE_BYTES];
+    rm_tcp_preamble_format(&preamble, bytes);
+
+    g_autoptr(GError) problem = NULL;
+    /* 48 bytes into an empty buffer do not block. A connection that is closed already tells why when read. */
+    if (!g_output_stream_write_all(g_io_stream_get_output_stream(stream), bytes, sizeof bytes, NULL,
+                                   source->cancellable, &problem) &&
+        !g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CONNECTION_CLOSED))
+        return rm_fail(error, reason_of(problem), "data channel %u was not accepted: %s", index,
+                       problem->message);
+    return await_ack(source, stream, params, index, error);
+}
+
+/* The connection of a channel, inside TLS if that is wished for. */
+static GIOStream *dial(Source *source, const RmTxParams *params, GSocketClient *client,
+                       GSocketConnectable *address, unsigned index, GError **error)
 {
     g_autoptr(GError) problem = NULL;
     g_autoptr(GSocketConnection) connection =
         g_socket_client_connect(client, address, source->cancellable, &problem);
     if (connection == NULL) {
         g_autofree char *where = g_socket_connectable_to_string(address);
-        return rm_fail(error, reason_of(problem),
-                       "data channel %u cannot connect to %s%s%s: %s; check that a firewall "
-                       "lets data connections through",
-                       index, where, params->source_address != NULL ? " from " : "",
-                       params->source_address ?: "", problem->message);
+        rm_fail(error, reason_of(problem),
+                "data channel %u cannot connect to %s%s%s: %s; check that a firewall "
+                "lets data connections through",
+                index, where, params->source_address != NULL ? " from " : "", params->source_address ?: "",
+                problem->message);
+        return NULL;
     }
-    GSocket *socket = g_socket_connection_get_socket(connection);
-    if (!introduce(source, socket, params, index, error))
-        return FALSE;
-    int result = rm_tcp_tune(g_socket_get_fd(socket), params->timeout_ms, params->packets.tos);
-    if (result < 0)
-        return rm_set_errno(error, RM_REASON_INTERNAL, -result, "data channel %u: cannot set socket options",
-                            index);
+    if (params->tls == NULL)
+        return G_IO_STREAM(g_steal_pointer(&connection));
+    GIOStream *stream = rm_tls_connect(params->tls, connection, params->tls_host, params->timeout_ms,
+                                       source->cancellable, error);
+    if (stream == NULL)
+        g_prefix_error(error, "data channel %u: ", index);
+    return stream;
+}
 
+static gboolean connect_channel(Source *source, const RmTxParams *params, GSocketClient *client,
+                                GSocketConnectable *address, unsigned index, GError **error)
+{
+    g_autoptr(GIOStream) stream = dial(source, params, client, address, index, error);
+    if (stream == NULL || !introduce(source, stream, params, index, error))
+        return FALSE;
+    Channel *channel = &source->channels[index];
+    int result = -ECANCELED;
     g_mutex_lock(&source->lock);
-    gboolean aborted = source->aborted;
-    if (!aborted) {
-        Channel *channel = &source->channels[index];
-        channel->fd = g_socket_get_fd(socket);
-        channel->connection = g_steal_pointer(&connection);
+    if (!source->aborted) {
+        result = rm_tcp_line_open(&channel->line, stream, RM_TCP_LINE_SENDS, params->timeout_ms,
+                                  params->packets.tos);
         channel->next_round = 1;
-        channel->copies = params->copy ? g_malloc(RM_POST_BYTES_MAX) : NULL;
+        channel->copies = params->copy || channel->line.tls ? g_malloc(COPIES_BYTES) : NULL;
     }
+    gboolean aborted = source->aborted;
     g_mutex_unlock(&source->lock);
-    return aborted ? rm_failure_get(&source->failure, error) : TRUE;
+    if (aborted)
+        return rm_failure_get(&source->failure, error);
+    return result == 0 || rm_set_errno(error, RM_REASON_INTERNAL, -result,
+                                       "data channel %u: cannot set its socket up", index);
 }
 
 static void cancel_ours(GCancellable *theirs, GCancellable *ours)
@@ -254,31 +285,49 @@ static Channel *get_channel(Source *source, unsigned index, int *ret_code)
     if (*ret_code < 0)
         return NULL;
     if (source->channels == NULL || index >= source->n_channels ||
-        source->channels[index].connection == NULL) {
+        source->channels[index].line.stream == NULL) {
         *ret_code = misuse(source, index, "no such channel");
         return NULL;
     }
     return &source->channels[index];
 }
 
-/* Fills the vector behind the frame's part. Returns the number of pieces or a negative errno. */
-static int gather(Channel *channel, const RmBlock *block, const RmRun *runs, unsigned n)
+/* The frame's first part, in wire order, and all of its runs straight out of the mapping. */
+static int send_mapped(Source *source, Channel *channel, const RmBlock *block, const RmRun *runs, unsigned n,
+                       size_t head)
 {
-    uint64_t done = 0;
-    for (unsigned i = 0; i < n; i++) {
-        channel->frame.runs[i] = runs[i];
+    channel->iov[0] = (struct iovec){&channel->frame, head};
+    for (unsigned i = 0; i < n; i++)
         channel->iov[i + 1] = (struct iovec){block->map + runs[i].offset, runs[i].length};
-        if (channel->copies == NULL)
-            continue;
-        int code = rm_block_read(block, runs[i].offset, channel->copies + done, runs[i].length);
-        if (code < 0)
-            return code;
-        done += runs[i].length;
+    return rm_tcp_send(&channel->line, channel->iov, n + 1, &source->wire_bytes);
+}
+
+static int flush(Source *source, Channel *channel, size_t *filled)
+{
+    struct iovec piece = {channel->copies, *filled};
+    *filled = 0;
+    return piece.iov_len > 0 ? rm_tcp_send(&channel->line, &piece, 1, &source->wire_bytes) : 0;
+}
+
+/* The same by way of the buffer. */
+static int send_copies(Source *source, Channel *channel, const RmBlock *block, const RmRun *runs, unsigned n,
+                       size_t head)
+{
+    size_t filled = head;
+    memcpy(channel->copies, &channel->frame, head);
+    for (unsigned i = 0; i < n; i++) {
+        for (uint64_t done = 0; done < runs[i].length;) {
+            size_t part = MIN(runs[i].length - done, COPIES_BYTES - filled);
+            int code = rm_block_read(block, runs[i].offset + done, channel->copies + filled, part);
+            filled += part;
+            done += part;
+            if (code == 0 && filled == COPIES_BYTES)
+                code = flush(source, channel, &filled);
+            if (code < 0)
+                return code;
+        }
     }
-    if (channel->copies == NULL)
-        return (int)n;
-    channel->iov[1] = (struct iovec){channel->copies, done};
-    return 1;
+    return flush(source, channel, &filled);
 }
 
 static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmRun *runs, unsigned n)
@@ -296,13 +345,12 @@ static int source_post(RmTx *tx, unsigned index, uint32_t block_index, const RmR
         return misuse(source, index, problem);
 
     const RmBlock *block = rm_block_table_get(source->blocks, block_index);
-    int pieces = gather(channel, block, runs, n);
-    if (pieces < 0)
-        return channel_failed(source, index, block, pieces);
+    memcpy(channel->frame.runs, runs, n * sizeof *runs);
     rm_tcp_header_swap(header);
     rm_tcp_runs_swap(channel->frame.runs, n);
-    channel->iov[0] = (struct iovec){&channel->frame, sizeof *header + n * sizeof(RmRun)};
-    code = rm_tcp_send(channel->fd, channel->iov, (unsigned)pieces + 1, &source->wire_bytes);
+    size_t head = sizeof *header + n * sizeof *runs;
+    code = channel->copies == NULL ? send_mapped(source, channel, block, runs, n, head)
+                                   : send_copies(source, channel, block, runs, n, head);
     return code < 0 ? channel_failed(source, index, block, code) : 0;
 }
 
@@ -320,7 +368,7 @@ static int source_end_round(RmTx *tx, unsigned index, uint32_t round)
     *header = (RmTcpHeader){.op = RM_TCP_OP_ROUND_END, .round = round};
     rm_tcp_header_swap(header);
     channel->iov[0] = (struct iovec){header, sizeof *header};
-    code = rm_tcp_send(channel->fd, channel->iov, 1, &source->wire_bytes);
+    code = rm_tcp_send(&channel->line, channel->iov, 1, &source->wire_bytes);
     if (code < 0)
         return channel_failed(source, index, NULL, code);
     channel->next_round++;
@@ -340,9 +388,11 @@ static uint64_t source_wire_bytes(RmTx *tx)
 static void source_free(RmTx *tx)
 {
     Source *source = source_of(tx);
+    for (unsigned i = 0; rm_failure_code(&source->failure) == 0 && i < source->n_channels; i++)
+        rm_tcp_line_finish(&source->channels[i].line);
     shut_down(source);
     for (unsigned i = 0; source->channels != NULL && i < source->n_channels; i++) {
-        g_clear_object(&source->channels[i].connection);
+        rm_tcp_line_close(&source->channels[i].line);
         g_free(source->channels[i].copies);
     }
     g_free(source->channels);

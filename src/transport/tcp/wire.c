@@ -4,6 +4,7 @@
 
 #include "common/reason.h"
 #include "memory/chunk.h"
+#include "transport/tcp/socket.h"
 
 #include <string.h>
 
@@ -33,30 +34,22 @@ gboolean rm_tcp_preamble_parse(const uint8_t bytes[RM_TCP_PREAMBLE_BYTES], RmTcp
     return TRUE;
 }
 
-gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancellable *cancellable,
-                                 RmTcpPreamble *ret_preamble, GError **error)
+gboolean rm_tcp_preamble_receive(GIOStream *stream, char first, unsigned timeout_ms,
+                                 GCancellable *cancellable, RmTcpPreamble *ret_preamble, GError **error)
 {
-    uint8_t bytes[RM_TCP_PREAMBLE_BYTES];
-    gint64 deadline = g_get_monotonic_time() + (gint64)timeout_ms * 1000;
+    uint8_t bytes[RM_TCP_PREAMBLE_BYTES] = {(uint8_t)first};
+    gsize have = first != '\0' ? 1 : 0;
+    g_autoptr(GError) problem = NULL;
     /* The deadline is for all of it: a peer that sends a byte now and then must not hold its place for ever.
      */
-    for (gsize done = 0; done < sizeof bytes;) {
-        g_autoptr(GError) problem = NULL;
-        gint64 left = MAX(deadline - g_get_monotonic_time(), 0);
-        gssize n = -1;
-        if (g_socket_condition_timed_wait(socket, G_IO_IN, left, cancellable, &problem))
-            n = g_socket_receive(socket, (char *)bytes + done, sizeof bytes - done, cancellable, &problem);
-        if (n > 0) {
-            done += (gsize)n;
-            continue;
-        }
+    gint64 deadline = g_get_monotonic_time() + (gint64)timeout_ms * 1000;
+    if (!rm_tcp_read(stream, bytes + have, sizeof bytes - have, deadline, cancellable, &problem)) {
         RmReason reason = RM_REASON_PEER_LOST;
         if (g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_TIMED_OUT))
             reason = RM_REASON_PEER_TIMEOUT;
         else if (g_error_matches(problem, G_IO_ERROR, G_IO_ERROR_CANCELLED))
             reason = RM_REASON_CANCELLED;
-        return rm_fail(error, reason, "a data connection did not introduce itself: %s",
-                       problem != NULL ? problem->message : "closed by the peer");
+        return rm_fail(error, reason, "a data connection did not introduce itself: %s", problem->message);
     }
     if (!rm_tcp_preamble_parse(bytes, ret_preamble))
         return rm_fail(error, RM_REASON_PROTOCOL,

@@ -9,8 +9,8 @@
  * bytes in order.
  *
  * The preamble's first byte, 'R', tells a data connection from a control connection, whose first byte is '{',
- * so that both live on one port. Nothing but the ACK ever goes back: barriers are answered on the control
- * channel.
+ * so that both live on one port. All of this may be inside TLS, whose first byte is 0x16. Nothing but the ACK
+ * ever goes back: barriers are answered on the control channel.
  */
 #pragma once
 
@@ -31,10 +31,11 @@ void rm_tcp_preamble_format(const RmTcpPreamble *preamble, uint8_t bytes[RM_TCP_
 /* FALSE if it is not one. The channel number and the token are the caller's to check. */
 gboolean rm_tcp_preamble_parse(const uint8_t bytes[RM_TCP_PREAMBLE_BYTES], RmTcpPreamble *ret_preamble);
 
-/* Reads a preamble off a fresh connection, within timeout_ms altogether. Reasons protocol (not a preamble),
- * peer-lost, peer-timeout, cancelled. Reads not a byte more. */
-gboolean rm_tcp_preamble_receive(GSocket *socket, unsigned timeout_ms, GCancellable *cancellable,
-                                 RmTcpPreamble *ret_preamble, GError **error);
+/* Reads a preamble off a fresh connection, in clear or inside TLS, within timeout_ms altogether; `first` is
+ * its first byte if that was read already, else '\0'. Reasons protocol (not a preamble), peer-lost,
+ * peer-timeout, cancelled. Reads not a byte more. */
+gboolean rm_tcp_preamble_receive(GIOStream *stream, char first, unsigned timeout_ms,
+                                 GCancellable *cancellable, RmTcpPreamble *ret_preamble, GError **error);
 
 typedef enum {
     RM_TCP_OP_WRITE = 0x52574d52,     /* "RMWR": n runs of one chunk of `block`, `total` bytes in all */

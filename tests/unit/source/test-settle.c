@@ -59,7 +59,7 @@ static gboolean settle(Rig *rig, gboolean force)
 {
     rm_settled_clear(&rig->settled);
     g_clear_error(&rig->error);
-    gboolean ok = rm_settle_source(rig->journal, rig->guest, force, 0, &rig->settled, &rig->error);
+    gboolean ok = rm_settle_source(rig->journal, rig->guest, force, 0, NULL, &rig->settled, &rig->error);
     g_test_message("%s | %s | %s | %s", rm_state_name(rig->settled.state), rig->settled.where,
                    rig->settled.detail, rig->settled.next);
     g_assert_nonnull(rig->settled.where);
@@ -307,7 +307,7 @@ static void test_looked_after(void)
     g_autoptr(RmJournal) other = rm_journal_open(RM_SIDE_SOURCE, SESSION, NULL);
     g_autoptr(GError) error = NULL;
     g_auto(RmSettled) settled = {0};
-    g_assert_false(rm_settle_source(other, rig->guest, TRUE, 0, &settled, &error));
+    g_assert_false(rm_settle_source(other, rig->guest, TRUE, 0, NULL, &settled, &error));
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_JOURNAL);
     g_assert_cmpint(latest(rig->journal), ==, RM_STATE_SWITCHOVER);
     g_assert_null(strstr(rm_guest_fake_calls(rig->guest), "resume"));

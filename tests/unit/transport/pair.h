@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
  * A source and a destination over real loopback sockets, with the daemon's part in between: a listener that
- * reads preambles, compares tokens and hands connections to the destination.
+ * reads preambles, compares tokens and hands connections to the destination. In clear, or inside TLS.
  */
 #pragma once
 
+#include "../control/certificates.h"
 #include "blocks.h"
 
+#include "common/reason.h"
 #include "memory/chunk.h"
 #include "transport/tcp/wire.h"
 #include "transport/transport.h"
@@ -14,7 +16,46 @@
 #include <json-c/json.h>
 #include <sys/socket.h>
 
+static gboolean pair_tls; /* of the pairs that are made from here on */
+
+static struct {
+    char *dirs[2];
+    RmTls *loaded[2];
+} pair_creds;
+
+static inline void pair_creds_clear(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        g_clear_pointer(&pair_creds.loaded[i], rm_tls_unref);
+        g_clear_pointer(&pair_creds.dirs[i], folder_free);
+    }
+}
+
+/* One end's credentials; made when they are first wanted, and kept to the program's end. */
+static inline RmTls *pair_creds_of(RmTlsEnd end)
+{
+    static const Wish wishes[] = {
+        [RM_TLS_SOURCE] = {.names = {"source"}, .purpose = GNUTLS_KP_TLS_WWW_CLIENT},
+        [RM_TLS_DESTINATION] = {.names = {"destination"}, .purpose = GNUTLS_KP_TLS_WWW_SERVER}};
+    static GMutex lock;
+    g_mutex_lock(&lock);
+    if (pair_creds.loaded[end] == NULL) {
+        Issued ca = issue(&(const Wish){0}, NULL);
+        atexit(pair_creds_clear);
+        for (unsigned i = 0; i < 2; i++) {
+            g_autoptr(GError) error = NULL;
+            pair_creds.dirs[i] = creds_new(&ca, i == RM_TLS_DESTINATION, &wishes[i]);
+            pair_creds.loaded[i] = rm_tls_load(pair_creds.dirs[i], (RmTlsEnd)i, &error);
+            g_assert_no_error(error);
+        }
+        issued_clear(&ca);
+    }
+    g_mutex_unlock(&lock);
+    return pair_creds.loaded[end];
+}
+
 typedef struct {
+    gboolean tls; /* and the channels of both ends are inside it */
     GSocketListener *listener;
     guint16 port;
     GThread *thread;
@@ -31,21 +72,28 @@ typedef struct {
     int refused; /* atomic: connections the daemon's part or adopt() turned away */
 } Pair;
 
+/* The next connection, as the daemon would hand it on. NULL at the end, or if it is none of ours. */
+static inline GIOStream *pair_accept(Pair *pair, GCancellable *cancel, GError **error)
+{
+    g_autoptr(GSocketConnection) connection = g_socket_listener_accept(pair->listener, NULL, cancel, error);
+    if (connection == NULL || !pair->tls)
+        return (GIOStream *)g_steal_pointer(&connection);
+    return rm_tls_accept(pair_creds_of(RM_TLS_DESTINATION), connection, NULL, 20000, cancel, error);
+}
+
 static inline void *pair_listen(void *data)
 {
     Pair *pair = data;
-    for (;;) {
-        g_autoptr(GSocketConnection) connection =
-            g_socket_listener_accept(pair->listener, NULL, pair->quit, NULL);
-        if (connection == NULL)
-            return NULL;
+    while (!g_cancellable_is_cancelled(pair->quit)) {
+        g_autoptr(GIOStream) stream = pair_accept(pair, pair->quit, NULL);
         RmTcpPreamble preamble;
-        GSocket *socket = g_socket_connection_get_socket(connection);
-        if (!rm_tcp_preamble_receive(socket, pair->timeout_ms, pair->quit, &preamble, NULL) ||
+        if (stream == NULL ||
+            !rm_tcp_preamble_receive(stream, '\0', pair->timeout_ms, pair->quit, &preamble, NULL) ||
             !rm_token_equal(preamble.token, pair->token) ||
-            !pair->rx->ops->adopt(pair->rx, G_IO_STREAM(connection), preamble.channel, NULL))
+            !pair->rx->ops->adopt(pair->rx, stream, preamble.channel, NULL))
             g_atomic_int_inc(&pair->refused);
     }
+    return NULL;
 }
 
 /* Starts the destination and the listener; `sizes` ends with 0. */
@@ -53,6 +101,7 @@ static inline Pair *pair_new(unsigned channels, uint64_t chunk_size, const uint6
 {
     g_autoptr(GError) error = NULL;
     Pair *pair = g_new0(Pair, 1);
+    pair->tls = pair_tls;
     pair->channels = channels;
     pair->chunk_size = chunk_size;
     pair->timeout_ms = 20000;
@@ -102,6 +151,8 @@ static inline RmTxParams pair_params(Pair *pair, json_object *address)
                          .host = "127.0.0.1",
                          .copy = pair->copy,
                          .packets = pair->source,
+                         .tls = pair->tls ? pair_creds_of(RM_TLS_SOURCE) : NULL,
+                         .tls_host = "destination",
                          .timeout_ms = pair->timeout_ms};
     memcpy(params.token, pair->token, sizeof params.token);
     return params;
@@ -163,4 +214,33 @@ static inline void pair_end_round(Pair *pair, uint32_t round)
 {
     for (unsigned i = 0; i < pair->channels; i++)
         g_assert_cmpint(pair->tx->ops->end_round(pair->tx, i, round), ==, 0);
+}
+
+/* ---- the same test in clear and inside TLS ---- */
+
+typedef struct {
+    const char *name;
+    void (*run)(void);
+} PairTest;
+
+static inline void pair_run_in_clear(const void *test)
+{
+    pair_tls = FALSE;
+    ((const PairTest *)test)->run();
+}
+
+static inline void pair_run_in_tls(const void *test)
+{
+    pair_tls = TRUE;
+    ((const PairTest *)test)->run();
+}
+
+static inline void pair_add_tests(const char *suite, const PairTest *tests, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        g_autofree char *clear = g_strdup_printf("/%s/%s", suite, tests[i].name);
+        g_autofree char *tls = g_strdup_printf("/%s-tls/%s", suite, tests[i].name);
+        g_test_add_data_func(clear, &tests[i], pair_run_in_clear);
+        g_test_add_data_func(tls, &tests[i], pair_run_in_tls);
+    }
 }

@@ -89,32 +89,36 @@ static void test_nobody(void)
 /* ---- destinations made by hand ---- */
 
 /* Listens, and takes no connection off the queue until told to; the pair's own listener is that already. */
-static int accept_raw(Pair *pair)
+static GIOStream *accept_raw(Pair *pair)
 {
     g_autoptr(GError) error = NULL;
-    g_autoptr(GSocketConnection) connection = g_socket_listener_accept(pair->listener, NULL, NULL, &error);
+    GIOStream *stream = pair_accept(pair, NULL, &error);
     g_assert_no_error(error);
-    int fd = dup(g_socket_get_fd(g_socket_connection_get_socket(connection)));
-    g_assert_cmpint(fd, >=, 0);
-    return fd;
+    return stream;
+}
+
+static void put_byte(GIOStream *stream, uint8_t byte)
+{
+    g_autoptr(GError) error = NULL;
+    g_output_stream_write_all(g_io_stream_get_output_stream(stream), &byte, 1, NULL, NULL, &error);
+    g_assert_no_error(error);
 }
 
 static void *adopt_raw(void *data)
 {
-    int fd = accept_raw(data);
-    uint8_t ack = RM_TCP_ACK;
-    g_assert_cmpint(send(fd, &ack, 1, MSG_NOSIGNAL), ==, 1);
-    return GINT_TO_POINTER(fd);
+    GIOStream *stream = accept_raw(data);
+    put_byte(stream, RM_TCP_ACK);
+    return stream;
 }
 
-/* Connects `pair` to a destination that adopts and then does nothing; returns that one's socket. */
-static int connect_to_sleeper(Pair *pair)
+/* Connects `pair` to a destination that adopts and then does nothing; returns that one's connection. */
+static GIOStream *connect_to_sleeper(Pair *pair)
 {
     g_autoptr(GError) error = NULL;
     GThread *thread = g_thread_new("sleeper", adopt_raw, pair);
     pair_connect(pair, &error);
     g_assert_no_error(error);
-    return GPOINTER_TO_INT(g_thread_join(thread));
+    return g_thread_join(thread);
 }
 
 static void test_silent(void)
@@ -127,9 +131,9 @@ static void test_silent(void)
 
 static void *wrong_ack(void *data)
 {
-    int fd = accept_raw(data);
-    g_assert_cmpint(send(fd, "{", 1, MSG_NOSIGNAL), ==, 1);
-    return GINT_TO_POINTER(fd);
+    GIOStream *stream = accept_raw(data);
+    put_byte(stream, '{');
+    return stream;
 }
 
 static void test_wrong_ack(void)
@@ -138,7 +142,7 @@ static void test_wrong_ack(void)
     g_autoptr(Pair) pair = pair_new(1, MIB, one_mib);
     GThread *thread = g_thread_new("other-daemon", wrong_ack, pair);
     expect(pair_connect(pair, &error), &error, RM_REASON_TOKEN);
-    close(GPOINTER_TO_INT(g_thread_join(thread)));
+    g_object_unref(g_thread_join(thread));
 }
 
 typedef struct {
@@ -166,14 +170,13 @@ static void connect_and_end(gboolean by_abort)
     pair->tx = rm_transport_tcp.tx_new();
     Connector connector = {.pair = pair, .cancellable = cancellable};
     GThread *thread = g_thread_new("connector", connect_in_thread, &connector);
-    int fd = accept_raw(pair); /* it's waiting for the ACK now, or soon */
+    g_autoptr(GIOStream) stream = accept_raw(pair); /* it's waiting for the ACK now, or soon */
     if (by_abort)
         pair->tx->ops->abort(pair->tx);
     else
         g_cancellable_cancel(cancellable);
     g_thread_join(thread);
     expect(connector.ok, &connector.error, RM_REASON_CANCELLED);
-    close(fd);
 }
 
 static void test_cancelled(void)
@@ -202,9 +205,8 @@ static void test_source_address(void)
     GThread *thread = g_thread_new("sleeper", adopt_raw, pair);
     pair->tx->ops->connect(pair->tx, &params, NULL, &error);
     g_assert_no_error(error);
-    int fd = GPOINTER_TO_INT(g_thread_join(thread));
-    g_autoptr(GSocket) socket = g_socket_new_from_fd(fd, &error);
-    g_autoptr(GSocketAddress) remote = g_socket_get_remote_address(socket, &error);
+    g_autoptr(GIOStream) stream = g_thread_join(thread);
+    g_autoptr(GSocketAddress) remote = g_socket_get_remote_address(rm_tls_socket(stream), &error);
     g_autofree char *text =
         g_inet_address_to_string(g_inet_socket_address_get_address(G_INET_SOCKET_ADDRESS(remote)));
     g_assert_cmpstr(text, ==, "127.0.0.2");
@@ -227,7 +229,7 @@ static void test_ipv6(void)
     GThread *thread = g_thread_new("sleeper", adopt_raw, pair);
     pair->tx->ops->connect(pair->tx, &params, NULL, &error);
     g_assert_no_error(error);
-    close(GPOINTER_TO_INT(g_thread_join(thread)));
+    g_object_unref(g_thread_join(thread));
     json_object_put(address);
 }
 
@@ -258,7 +260,7 @@ static void test_abort_while_blocked(void)
 {
     g_autoptr(GError) error = NULL;
     g_autoptr(Pair) pair = pair_new(1, MIB, one_mib);
-    int fd = connect_to_sleeper(pair);
+    g_autoptr(GIOStream) sleeper = connect_to_sleeper(pair);
     Poster poster = {.pair = pair};
     GThread *thread = g_thread_new("poster", post_until_failure, &poster);
     await_block(pair->tx);
@@ -268,7 +270,6 @@ static void test_abort_while_blocked(void)
     g_assert_false(pair->tx->ops->error(pair->tx, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_CANCELLED);
     g_assert_cmpint(pair->tx->ops->end_round(pair->tx, 0, 1), ==, -ECANCELED);
-    close(fd);
 }
 
 static void test_peer_takes_nothing(void)
@@ -276,20 +277,19 @@ static void test_peer_takes_nothing(void)
     g_autoptr(GError) error = NULL;
     g_autoptr(Pair) pair = pair_new(1, MIB, one_mib);
     pair->timeout_ms = 500;
-    int fd = connect_to_sleeper(pair);
+    g_autoptr(GIOStream) sleeper = connect_to_sleeper(pair);
     Poster poster = {.pair = pair};
     post_until_failure(&poster);
     g_assert_cmpint(poster.code, ==, -ETIMEDOUT);
     g_assert_false(pair->tx->ops->error(pair->tx, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_PEER_TIMEOUT);
-    close(fd);
 }
 
 static void test_peer_closes(void)
 {
     g_autoptr(GError) error = NULL;
     g_autoptr(Pair) pair = pair_new(1, MIB, one_mib);
-    close(connect_to_sleeper(pair));
+    g_object_unref(connect_to_sleeper(pair));
     Poster poster = {.pair = pair};
     post_until_failure(&poster);
     g_assert_false(pair->tx->ops->error(pair->tx, &error));
@@ -304,14 +304,14 @@ static void test_failure_spreads(void)
     pair->tx = rm_transport_tcp.tx_new();
     Connector connector = {.pair = pair};
     GThread *thread = g_thread_new("connector", connect_in_thread, &connector);
-    int first = GPOINTER_TO_INT(adopt_raw(pair)), second = GPOINTER_TO_INT(adopt_raw(pair));
+    g_autoptr(GIOStream) first = adopt_raw(pair), second = adopt_raw(pair);
     g_thread_join(thread);
     g_assert_true(connector.ok);
 
     Poster poster = {.pair = pair};
     GThread *blocked = g_thread_new("poster", post_until_failure, &poster);
     await_block(pair->tx);
-    close(second);
+    g_clear_object(&second);
     RmRun run = {MIB, MIB};
     while (pair->tx->ops->post(pair->tx, 1, 0, &run, 1) == 0)
         ;
@@ -320,24 +320,26 @@ static void test_failure_spreads(void)
     g_assert_false(pair->tx->ops->error(pair->tx, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_PEER_LOST);
     g_assert_nonnull(strstr(error->message, "channel 1"));
-    close(first);
 }
 
 int main(int argc, char **argv)
 {
+    static const PairTest tests[] = {
+        {"stranger", test_stranger},
+        {"too-many-channels", test_too_many_channels},
+        {"silent", test_silent},
+        {"wrong-ack", test_wrong_ack},
+        {"cancelled", test_cancelled},
+        {"source-address", test_source_address},
+        {"ipv6", test_ipv6},
+        {"abort-while-blocked", test_abort_while_blocked},
+        {"peer-takes-nothing", test_peer_takes_nothing},
+        {"peer-closes", test_peer_closes},
+        {"failure-spreads", test_failure_spreads},
+    };
     g_test_init(&argc, &argv, NULL);
-    g_test_add_func("/tcp-connect/stranger", test_stranger);
-    g_test_add_func("/tcp-connect/too-many-channels", test_too_many_channels);
+    pair_add_tests("tcp-connect", tests, G_N_ELEMENTS(tests));
     g_test_add_func("/tcp-connect/bad-address", test_bad_address);
     g_test_add_func("/tcp-connect/nobody", test_nobody);
-    g_test_add_func("/tcp-connect/silent", test_silent);
-    g_test_add_func("/tcp-connect/wrong-ack", test_wrong_ack);
-    g_test_add_func("/tcp-connect/cancelled", test_cancelled);
-    g_test_add_func("/tcp-connect/source-address", test_source_address);
-    g_test_add_func("/tcp-connect/ipv6", test_ipv6);
-    g_test_add_func("/tcp-connect/abort-while-blocked", test_abort_while_blocked);
-    g_test_add_func("/tcp-connect/peer-takes-nothing", test_peer_takes_nothing);
-    g_test_add_func("/tcp-connect/peer-closes", test_peer_closes);
-    g_test_add_func("/tcp-connect/failure-spreads", test_failure_spreads);
     return g_test_run();
 }

@@ -215,8 +215,7 @@ static void test_slow_preamble(void)
     put(fd, RM_TCP_MAGIC, 8);
     g_autoptr(GSocketConnection) connection = g_socket_listener_accept(pair->listener, NULL, NULL, NULL);
     RmTcpPreamble preamble;
-    g_assert_false(
-        rm_tcp_preamble_receive(g_socket_connection_get_socket(connection), 50, NULL, &preamble, &error));
+    g_assert_false(rm_tcp_preamble_receive(G_IO_STREAM(connection), '\0', 50, NULL, &preamble, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_PEER_TIMEOUT);
     close(fd);
 }

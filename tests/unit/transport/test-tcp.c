@@ -263,6 +263,7 @@ static void test_channels_missing(void)
     g_assert_error(error, RM_ERROR, RM_REASON_PEER_TIMEOUT);
     /* Too late now. */
     g_clear_error(&error);
+    pair->timeout_ms = 20000;
     g_assert_false(pair_connect(pair, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_TOKEN);
 }
@@ -441,19 +442,22 @@ static void test_find(void)
 
 int main(int argc, char **argv)
 {
+    static const PairTest tests[] = {
+        {"random-runs", test_random_runs},
+        {"copies", test_copies},
+        {"parallel", test_parallel},
+        {"added-block", test_added_block},
+        {"barrier", test_barrier},
+        {"wait-ends", test_wait_ends},
+        {"channels-missing", test_channels_missing},
+        {"leaving-after-round", test_leaving_after_round},
+        {"stop", test_stop},
+        {"destination-truncated", test_destination_truncated},
+        {"source-truncated", test_source_truncated},
+    };
     g_test_init(&argc, &argv, NULL);
-    g_test_add_func("/tcp/random-runs", test_random_runs);
-    g_test_add_func("/tcp/copies", test_copies);
-    g_test_add_func("/tcp/parallel", test_parallel);
-    g_test_add_func("/tcp/added-block", test_added_block);
-    g_test_add_func("/tcp/barrier", test_barrier);
-    g_test_add_func("/tcp/wait-ends", test_wait_ends);
-    g_test_add_func("/tcp/channels-missing", test_channels_missing);
-    g_test_add_func("/tcp/leaving-after-round", test_leaving_after_round);
-    g_test_add_func("/tcp/stop", test_stop);
+    pair_add_tests("tcp", tests, G_N_ELEMENTS(tests));
     g_test_add_func("/tcp/register-chunk", test_register_chunk);
-    g_test_add_func("/tcp/destination-truncated", test_destination_truncated);
-    g_test_add_func("/tcp/source-truncated", test_source_truncated);
     g_test_add_func("/tcp/misuse", test_misuse);
     g_test_add_func("/tcp/find", test_find);
     return g_test_run();
