@@ -9,6 +9,7 @@
 #include "transport/tcp/destination.h"
 
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -59,10 +60,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int fds[2];
     g_autoptr(GError) error = NULL;
+    sigset_t alarm, before;
     g_autoptr(GPtrArray) blocks = g_ptr_array_new_with_free_func(drop);
     g_ptr_array_add(blocks, block_between_traps("ram", 2 * CHUNK));
     g_ptr_array_add(blocks, block_between_traps("odd", CHUNK + RM_PAGE));
+    /* libFuzzer's clock interrupts connect(), which can't be called again. */
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, &before);
     tcp_pair(fds);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (size > 0 && send(fds[1], data, size, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)size)
         size = 0; /* larger than a socket's buffer */
     shutdown(fds[1], SHUT_WR);
