@@ -51,7 +51,7 @@ static void check_listen(char **words)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    g_autofree char *text = fuzz_text(data, size), *line = g_strconcat("rdmamig\n", text, NULL);
+    g_autofree char *text = fuzz_text(data, size), *line = g_strconcat("rdmamig\n--no-config\n", text, NULL);
     g_auto(GStrv) words = g_strsplit(g_strchomp(line), "\n", 256);
     check_send(words);
     check_listen(words);
