@@ -17,9 +17,10 @@ static void mapping_clear(RmMapping *mapping)
     g_free(mapping->path);
 }
 
-static gboolean parse_line(const char *line, RmMapping *mapping)
+/* The kernel promises that addresses never go backwards; `floor` is where the mapping before ended. */
+static gboolean parse_line(const char *line, uint64_t floor, RmMapping *mapping)
 {
-    char perms[5];
+    char perms[5] = "";
     unsigned major_number, minor_number;
     uint64_t inode;
     int path_at = 0;
@@ -27,7 +28,8 @@ static gboolean parse_line(const char *line, RmMapping *mapping)
                "%" G_GINT64_MODIFIER "x-%" G_GINT64_MODIFIER "x %4s %" G_GINT64_MODIFIER
                "x %x:%x %" G_GINT64_MODIFIER "u %n",
                &mapping->start, &mapping->end, perms, &mapping->offset, &major_number, &minor_number, &inode,
-               &path_at) < 7)
+               &path_at) < 7 ||
+        mapping->start < floor || mapping->end <= mapping->start)
         return FALSE;
     mapping->dev = makedev(major_number, minor_number);
     mapping->ino = inode;
@@ -60,6 +62,22 @@ static GString *read_all(const char *path, int *ret_errno)
     return NULL;
 }
 
+GArray *rm_mappings_parse(char *text)
+{
+    GArray *mappings = g_array_new(FALSE, TRUE, sizeof(RmMapping));
+    uint64_t floor = 0;
+    g_array_set_clear_func(mappings, (GDestroyNotify)mapping_clear);
+    for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+        RmMapping mapping = {0};
+        *end = '\0';
+        if (!parse_line(line, floor, &mapping))
+            continue;
+        floor = mapping.end;
+        g_array_append_val(mappings, mapping);
+    }
+    return mappings;
+}
+
 GArray *rm_mappings_read(pid_t pid, GError **error)
 {
     g_autofree char *path = g_strdup_printf("/proc/%d/maps", (int)pid);
@@ -73,14 +91,7 @@ GArray *rm_mappings_read(pid_t pid, GError **error)
                      path, reason == RM_REASON_PRIVILEGE ? "; run as root, or with CAP_SYS_PTRACE" : "");
         return NULL;
     }
-    GArray *mappings = g_array_new(FALSE, TRUE, sizeof(RmMapping));
-    g_array_set_clear_func(mappings, (GDestroyNotify)mapping_clear);
-    for (char *line = text->str, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-        RmMapping mapping = {0};
-        *end = '\0';
-        if (parse_line(line, &mapping))
-            g_array_append_val(mappings, mapping);
-    }
+    GArray *mappings = rm_mappings_parse(text->str);
     g_string_free(text, TRUE);
     if (mappings->len > 0)
         return mappings;

@@ -20,6 +20,10 @@ typedef struct {
  * that has given its memory back already), privilege, internal. */
 GArray *rm_mappings_read(pid_t pid, GError **error);
 
+/* The same of such a file's text, which is taken apart in place: whole lines of the known form, in order of
+ * their addresses; others are passed over. May be empty. */
+GArray *rm_mappings_parse(char *text);
+
 /* The same of the one mapping that holds `address`, by a descriptor of /proc/PID/maps: far cheaper than
  * reading it. Its access rights and its path are not told. FALSE if there is none, if that process has given
  * its memory back, or if this kernel cannot tell (before Linux 6.11). */

@@ -11,7 +11,14 @@ static const char *const names[] = {
 };
 G_STATIC_ASSERT(G_N_ELEMENTS(names) == RM_REASON_COUNT);
 
-G_DEFINE_QUARK(rdmamig - error, rm_error)
+/* Not by G_DEFINE_QUARK(), whose variable is read and written by several threads without any order. */
+GQuark rm_error_quark(void)
+{
+    static gsize quark;
+    if (g_once_init_enter(&quark))
+        g_once_init_leave(&quark, g_quark_from_static_string("rdmamig-error-quark"));
+    return (GQuark)quark;
+}
 
 const char *rm_reason_name(RmReason reason)
 {

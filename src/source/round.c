@@ -240,14 +240,15 @@ static gboolean end_drain(RmSession *session, RoundEnd *end, GError **error)
 /* Everything has landed, and zero ranges are zero, at the receiver. */
 static gboolean end_land(RmSession *session, RoundEnd *end, GError **error)
 {
-    const RmZeroRange *ranges = (const RmZeroRange *)(const void *)end->zeroes->data;
     unsigned timeout_ms = end->kind == RM_ROUND_STOPPED ? STOPPED_TIMEOUT_MS : 0;
     guint done = 0;
     do {
         guint n = MIN(end->zeroes->len - done, RM_ZERO_RANGES_MAX);
         gboolean more = done + n < end->zeroes->len;
+        /* An empty array has no memory to point into. */
+        const RmZeroRange *ranges = n > 0 ? &g_array_index(end->zeroes, RmZeroRange, done) : NULL;
         rm_autojson reply = NULL;
-        if (!rm_control_request(session->control, rm_round_end_encode(session->round, ranges + done, n, more),
+        if (!rm_control_request(session->control, rm_round_end_encode(session->round, ranges, n, more),
                                 timeout_ms, session->cancel, &reply, error) ||
             !rm_message_expect(reply, RM_MSG_ROUND_END_OK, error))
             return FALSE;

@@ -101,6 +101,13 @@ def each_qemu(*versions):
     return decorate
 
 
+@functools.cache
+def sanitizer():
+    """What this build was made with: "none", "address,undefined", "thread"."""
+    options = json.loads((BUILD / "meson-info/intro-buildoptions.json").read_text())
+    return next(option["value"] for option in options if option["name"] == "b_sanitize")
+
+
 # ---- processes ----
 
 _libc = ctypes.CDLL(None)

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Sums up a run of `meson test`: counts test cases, not programs, where a program speaks TAP.
 
-    summary.py TESTLOG.JSON STATUS-OF-MESON
+    summary.py STATUS-OF-MESON TESTLOG.JSON...
 
-Prints the output of each case that failed, then what failed, what was skipped and why, and at last "N passed, N failed,
+With several logs each program's name begins with that of its build folder. Prints the output of each case that failed, then what failed, what was skipped and why, and at last "N passed, N failed,
 N skipped". Exits 0 only if something passed, nothing failed, and meson says the same."""
 import json
+import pathlib
 import re
 import sys
 
@@ -50,15 +51,22 @@ def show_failures(test, found):
         show(f"{test['name']}: standard error", (test.get("stderr") or "").splitlines())
 
 
-def main(path, meson_status):
+def tests(paths):
+    """All programs of all logs; a log that is not there counts as a failure, since somebody expected it."""
+    for path in paths:
+        folder = pathlib.Path(path).absolute().parent.parent.name
+        try:
+            lines = open(path).read().splitlines()
+        except OSError as error:
+            lines = [json.dumps({"name": "no test ran", "result": "ERROR", "stdout": str(error)})]
+        for test in map(json.loads, lines):
+            yield {**test, "name": f"{folder}: {test['name']}"} if len(paths) > 1 else test
+
+
+def main(meson_status, *paths):
     summary = []
     totals = {"passed": 0, "failed": 0, "skipped": 0}
-    try:
-        lines = open(path).read().splitlines()
-    except OSError as error:
-        lines = []
-        print(f"no test ran: {error}")
-    for test in map(json.loads, lines):
+    for test in tests(paths):
         found = cases(test)
         if not found:
             verdict = "passed" if test["result"] in GOOD else "skipped" if test["result"] == "SKIP" else "failed"

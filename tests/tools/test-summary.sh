@@ -3,14 +3,17 @@
 # summary.py counts cases, tells what failed and why, and leaves out what the good ones said.
 set -eu
 tool=$1
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir -p "$folder/build-a/meson-logs" "$folder/build-b/meson-logs"
+log=$folder/build-a/meson-logs/testlog.json logs=$log
 
 check() { # STATUS, whether TEXT is wanted (yes, no), TEXT...
     want=$1 wanted=$2
     shift 2
     status=0
-    output=$(python3 "$tool" "$log" "$meson") || status=$?
+    # shellcheck disable=SC2086 # a list
+    output=$(python3 "$tool" "$meson" $logs) || status=$?
     [ "$status" = "$want" ] || { echo "exit $status instead of $want: $output"; exit 1; }
     for text; do
         case $output in *"$text"*) found=yes ;; *) found=no ;; esac
@@ -42,3 +45,9 @@ lines=$(seq -s '\n' 1001 1150)
 printf '{"name": "f", "result": "FAIL", "returncode": 1, "stdout": "%s"}\n' "$lines" >"$log"
 check 1 yes "the last 100 of 150 lines" "1051" "1150"
 check 1 no "1050"
+
+meson=0 logs="$log $folder/build-b/meson-logs/testlog.json"
+echo '{"name": "x", "result": "OK", "stdout": ""}' >"$log"
+check 1 yes "failed: build-b: no test ran" "1 passed, 1 failed"
+echo '{"name": "y", "result": "SKIP", "stdout": "no clang"}' >"$folder/build-b/meson-logs/testlog.json"
+check 0 yes "skipped: build-b: y: no clang" "1 passed, 0 failed, 1 skipped"

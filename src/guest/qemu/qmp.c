@@ -429,6 +429,9 @@ static gboolean greet(RmQmp *qmp, GError **error)
 {
     g_autoptr(GError) problem = NULL;
     rm_autojson greeting = NULL;
+    qmp->peer = rm_qmp_socket_peer(qmp->fd, error);
+    if (qmp->peer < 0)
+        return FALSE;
     if (!next_message(qmp, deadline_of(qmp), &greeting, &problem)) {
         if (rm_error_reason(problem) == RM_REASON_CANCELLED) {
             g_propagate_error(error, g_steal_pointer(&problem));
@@ -464,10 +467,7 @@ static gboolean connect_and_greet(RmQmp *qmp, GError **error)
 {
     disconnect(qmp);
     qmp->fd = rm_qmp_socket_connect(qmp->path, deadline_of(qmp), rm_qmp_cancellable(qmp), error);
-    if (qmp->fd < 0)
-        return FALSE;
-    qmp->peer = rm_qmp_socket_peer(qmp->fd, error);
-    return qmp->peer >= 0 && greet(qmp, error);
+    return qmp->fd >= 0 && greet(qmp, error);
 }
 
 gboolean rm_qmp_reconnect(RmQmp *qmp, GError **error)
@@ -500,6 +500,13 @@ RmQmp *rm_qmp_new(const char *path, unsigned timeout_ms, GCancellable *cancellab
     if (!connect_and_greet(qmp, error))
         return NULL;
     return g_steal_pointer(&qmp);
+}
+
+RmQmp *rm_qmp_greet(int fd, const char *path, unsigned timeout_ms, GError **error)
+{
+    g_autoptr(RmQmp) qmp = qmp_alloc(path, timeout_ms, NULL);
+    qmp->fd = fd;
+    return greet(qmp, error) ? g_steal_pointer(&qmp) : NULL;
 }
 
 /* ---- adopting ---- */

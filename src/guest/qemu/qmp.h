@@ -22,6 +22,8 @@ typedef struct RmQmp RmQmp;
 /* Connects, waits for the greeting and leaves capability negotiation. `timeout_ms` bounds this, and each
  * later command. Reasons qmp-unreachable, qmp-busy, cancelled. */
 RmQmp *rm_qmp_new(const char *path, unsigned timeout_ms, GCancellable *cancellable, GError **error);
+/* The same over a connection that nobody has spoken on yet; takes `fd`. */
+RmQmp *rm_qmp_greet(int fd, const char *path, unsigned timeout_ms, GError **error);
 /* Takes over a connection to `path` that another process had opened, and may have left anywhere: in the
  * middle of a command or of reading an answer, with events unread, not even negotiated. Takes `fd`. What had
  * come until then is dropped. Reasons as rm_qmp_run(). */

@@ -2,8 +2,8 @@
 /*
  * Parsers of three texts, as QEMU 7.2 and 10.0 print them.
  *
- * What does not match exactly is refused rather than guessed at: a wrong address would be a wrong guest's
- * memory. Callers check what they got against QEMU's mappings.
+ * What does not match exactly is refused rather than guessed at, as is a number of more than 64 bits: a wrong
+ * address would be a wrong guest's memory. Callers check what they got against QEMU's mappings.
  */
 #include "guest/qemu/ramblock-text.h"
 
@@ -27,8 +27,8 @@ gboolean rm_ram_parse_blocks(const char *text, GArray **ret_lines, GError **erro
     /* Block Name, PSize, Offset, Used, Total and, from 8.0 on, HVA and RO; read from the right, for names may
      * hold blanks */
     g_autoptr(GRegex) regex =
-        g_regex_new("^ *(?<name>.*?) +[0-9.]+ [KMGTP]?i?B +0x[0-9a-f]+ +0x(?<used>[0-9a-f]+)"
-                    " +0x[0-9a-f]+(?: +0x(?<hva>[0-9a-f]+) +r[ow])?$",
+        g_regex_new("^ *(?<name>.*?) +[0-9.]+ [KMGTP]?i?B +0x[0-9a-f]+ +0x(?<used>[0-9a-f]{1,16})"
+                    " +0x[0-9a-f]+(?: +0x(?<hva>[0-9a-f]{1,16}) +r[ow])?$",
                     0, 0, NULL);
     g_autoptr(GArray) lines = g_array_new(FALSE, FALSE, sizeof(RmRamLine));
     g_array_set_clear_func(lines, clear_line);
@@ -81,7 +81,8 @@ gboolean rm_ram_find_address(const char *text, const char *name, uint64_t *ret_g
 gboolean rm_ram_parse_hva(const char *text, const char *name, uint64_t *ret_hva, GError **error)
 {
     g_autoptr(GRegex) regex = g_regex_new(
-        "^Host virtual address for 0x[0-9a-f]+ \\((?<name>.*)\\) is 0x(?<hva>[0-9a-f]+)\\s*$", 0, 0, NULL);
+        "^Host virtual address for 0x[0-9a-f]+ \\((?<name>.*)\\) is 0x(?<hva>[0-9a-f]{1,16})\\s*$", 0, 0,
+        NULL);
     g_autoptr(GMatchInfo) match = NULL;
     if (g_regex_match(regex, text, 0, &match)) {
         g_autofree char *found = g_match_info_fetch_named(match, "name");

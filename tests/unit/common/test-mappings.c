@@ -68,6 +68,24 @@ static void test_names(void)
     check_name(" gone", TRUE);
 }
 
+/* Of a text: what is no mapping, ends where it begins, or goes back in addresses would mislead the search. */
+static void test_text(void)
+{
+    char text[] = "1000-2000 rw-s 00003000 00:1b 7   /dev/shm/a b\n"
+                  "nonsense\n"
+                  "2000-2000 rw-p 00000000 00:00 0 \n"
+                  "1800-2800 rw-p 00000000 00:00 0 \n"
+                  "2000-3000 r--p 00000000 00:00 0 \n"
+                  "4000-5000 rw-p 00000000 00:00 0"; /* no newline: torn */
+    g_autoptr(GArray) mappings = rm_mappings_parse(text);
+    g_assert_cmpuint(mappings->len, ==, 2);
+    const RmMapping *first = rm_mappings_find(mappings, 0x1fff), *second = rm_mappings_find(mappings, 0x2000);
+    g_assert_true(first->offset == 0x3000 && first->ino == 7 && first->shared && first->write);
+    g_assert_cmpstr(first->path, ==, "/dev/shm/a b");
+    g_assert_true(second->start == 0x2000 && second->end == 0x3000 && !second->write);
+    g_assert_null(rm_mappings_find(mappings, 0x3000));
+}
+
 static void test_gone(void)
 {
     g_autoptr(GError) error = NULL;
@@ -88,6 +106,7 @@ int main(int argc, char **argv)
 {
     g_test_init(&argc, &argv, NULL);
     g_test_add_func("/mappings/names", test_names);
+    g_test_add_func("/mappings/text", test_text);
     g_test_add_func("/mappings/gone", test_gone);
     return g_test_run();
 }

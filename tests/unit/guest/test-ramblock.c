@@ -60,10 +60,17 @@ static void test_old_table(void)
 
 static void test_unknown_table(void)
 {
-    g_autoptr(GArray) lines = NULL;
-    g_autoptr(GError) error = NULL;
-    g_assert_false(rm_ram_parse_blocks("ram 4096 0 268435456\n", &lines, &error));
-    g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_QEMU_VERSION);
+    static const char *const texts[] = {
+        "ram 4096 0 268435456\n",
+        "ram    4 KiB  0x0 0x10000000000000000 0x1000\n", /* 17 digits: no number of QEMU's */
+        "ram    4 KiB  0x0 0x1000 0x1000 0x10000000000000000  rw\n",
+    };
+    for (size_t i = 0; i < G_N_ELEMENTS(texts); i++) {
+        g_autoptr(GArray) lines = NULL;
+        g_autoptr(GError) error = NULL;
+        g_assert_false(rm_ram_parse_blocks(texts[i], &lines, &error));
+        g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_QEMU_VERSION);
+    }
 }
 
 static void test_mtree(void)
@@ -97,6 +104,8 @@ static void test_hva(void)
     g_assert_cmpuint(hva, ==, 0x7fab980ff000);
     g_assert_false(rm_ram_parse_hva("Host virtual address for 0x0 (pc.rom) is 0x7fab980ff000\r\n", "pc.ram",
                                     &hva, NULL));
+    g_assert_false(rm_ram_parse_hva("Host virtual address for 0x0 (pc.ram) is 0x10000000000000000\r\n",
+                                    "pc.ram", &hva, NULL));
     g_assert_false(rm_ram_parse_hva("No memory is mapped at address 0x0\r\n", "pc.ram", &hva, &error));
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_QEMU_VERSION);
 }

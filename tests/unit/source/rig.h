@@ -182,8 +182,10 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
 
 static inline void rig_free(Rig *rig)
 {
+    RmJournal *journal = g_steal_pointer(&rig->session->journal); /* which the answers look into */
     rm_session_free(rig->session);
     g_thread_join(rig->answers);
+    rm_journal_close(journal);
     rm_control_free(rig->far);
     rm_rx_free(rig->rx);
     rm_block_free(rig->state);
