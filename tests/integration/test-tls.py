@@ -89,7 +89,7 @@ class Moves(Tls):
         """All of it inside TLS: nothing that passes on the wire is to be read, and the guest arrives whole."""
         source, target, daemon = self.small_pair()
         source.rams[0].fill(10, 20)
-        result = self.move(source, target, daemon, *creds("src.example.com"), "--verify")
+        result = self.move(source, target, daemon, *creds("src.example.com"), "--verify", "--downtime-limit", "10000")
         self.assertEqual(result["outcome"], "done")
         self.logged(daemon, "(src.example.com)")
         self.assertIn("with TLS", daemon.output())
@@ -163,7 +163,8 @@ class Strangers(Tls):
         source.assert_left_alone()
 
         self.assertIsNone(session.popen.poll(), session.explain())  # it does not converge before it is let to
-        self.send(source, daemon, "--suspend", "--keep-source", *creds("src.example.com"), "--tls-hostname", "DST.example.com")
+        self.send(source, daemon, "--suspend", "--keep-source", *creds("src.example.com"), "--tls-hostname", "DST.example.com",
+                  "--downtime-limit", "10000")
         self.assert_equal_memory(source, target)
         self.ends_well(session, *busy)
 
@@ -252,7 +253,8 @@ class Resolve(Tls):
         # And with what the journal says.
         (self.folder / "away").rename(folder)
         again = Qemu(self, "again", incoming=True, rams=(64,))
-        self.move(source, again, Daemon(self, "--qmp", again.path, *creds("dst.example.com")), "--tls-creds", folder)
+        self.move(source, again, Daemon(self, "--qmp", again.path, *creds("dst.example.com")), "--tls-creds", folder,
+                  "--downtime-limit", "10000")
 
     def test_guardian_asks(self):
         """The guardian, too: the daemon alone is killed, and the guest runs again by itself."""

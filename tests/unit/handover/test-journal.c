@@ -17,6 +17,8 @@ static void test_facts(void)
                             .pid = getpid(),
                             .peer = (char *)"[::1]:24780",
                             .token = (char *)"00ff",
+                            .tls_creds = (char *)"/etc/rdmamig/pki",
+                            .tls_host = (char *)"dst.example.com",
                             .was_running = TRUE,
                             .keep_source = TRUE};
     rm_journal_facts_stamp(&facts);
@@ -31,6 +33,8 @@ static void test_facts(void)
     g_assert_cmpstr(read->qmp, ==, facts.qmp);
     g_assert_cmpstr(read->peer, ==, facts.peer);
     g_assert_cmpstr(read->token, ==, facts.token);
+    g_assert_cmpstr(read->tls_creds, ==, facts.tls_creds);
+    g_assert_cmpstr(read->tls_host, ==, facts.tls_host);
     g_assert_true(read->was_running && read->keep_source && !read->started);
     g_assert_cmpint(read->time_us, ==, facts.time_us);
     g_assert_true(rm_journal_vmm_lives(read));
