@@ -51,9 +51,11 @@ static void rig_init(Rig *rig, gboolean tls)
     *rig = (Rig){.rx = {.ops = &rx_ops}, .source = load_source(), .other = load_source()};
     rig->creds = creds_new(&ca, TRUE, &server_wish);
     rig->options.common.tls_creds = tls ? rig->creds : NULL;
+    rig->options.max_sessions = 1;
     rig->daemon = rm_daemon_new(&rig->options);
     g_assert_true(rm_daemon_reload(rig->daemon, &error));
     rig->session = (RmDaemonSession){.id = (char *)"one", .token = {1, 2, 3}};
+    rig->session.pass = rm_gate_enter(rig->daemon->gate, NULL, STDIN_FILENO);
     g_assert_true(rm_daemon_add(rig->daemon, &rig->session, &error));
     rm_daemon_set_rx(rig->daemon, &rig->session, &rig->rx);
     adopted = 0;
@@ -62,6 +64,7 @@ static void rig_init(Rig *rig, gboolean tls)
 static void rig_clear(Rig *rig)
 {
     rm_daemon_remove(rig->daemon, &rig->session);
+    rm_pass_leave(rig->session.pass);
     rm_daemon_free(rig->daemon);
     g_clear_object(&rig->session.stream);
     rm_tls_unref(rig->source);
@@ -113,7 +116,9 @@ static char *call(Rig *rig, RmTls *tls, const void *first, gsize length)
     it.connection = connection_on(fds[0]);
     GSocketConnection *served = connection_on(fds[1]);
     GThread *thread = g_thread_new("call", run_call, &it);
-    rm_caller_serve(rig->daemon, served);
+    RmPass *pass = rm_gate_enter(rig->daemon->gate, NULL, fds[1]);
+    rm_caller_serve(rig->daemon, served, pass);
+    rm_pass_leave(pass);
     g_io_stream_close(G_IO_STREAM(served), NULL, NULL);
     g_object_unref(served);
     g_thread_join(thread);
@@ -164,7 +169,7 @@ static void test_data_of_another(void)
     take_control(&rig);
     call_for_data(&rig, rig.source);
     g_assert_cmpuint(adopted, ==, 1);
-    expect_warning("*(src.example.com): a data channel of session one with another certificate*");
+    expect_warning("*(src.example.com): *a data channel of session one with another certificate*");
     call_for_data(&rig, rig.other);
     g_assert_cmpuint(adopted, ==, 1);
     expect_warning("*a data channel of session one in clear text was turned away*");
