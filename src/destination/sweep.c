@@ -2,6 +2,8 @@
 /* Settling what an earlier daemon left. */
 #include "destination/sweep.h"
 
+#include "common/log-context.h"
+#include "common/log-event.h"
 #include "common/reason.h"
 #include "destination/settle.h"
 #include "handover/reach.h"
@@ -12,6 +14,8 @@ typedef struct {
     RmDaemon *daemon;
     GPtrArray *journals; /* RmJournal*, each with its lock */
     GPtrArray *claimed;  /* char*: QMP paths */
+    GSourceFunc done;
+    gpointer data;
 } Sweep;
 
 static void settle(RmJournal *journal)
@@ -22,13 +26,19 @@ static void settle(RmJournal *journal)
     RmState state = RM_STATE_COUNT;
     gboolean reached = rm_reach_guest(facts, QMP_TIMEOUT_MS, &guest, &unreachable);
     gboolean ok = rm_settle_destination(journal, guest, &state, &error);
+    rm_log_context_set(facts->session, facts->guest, facts->peer);
+    const GError *problem =
+        reached ? error : unreachable; /* the latter says more of what did not come of it */
     if (ok && reached)
-        g_message("session %s, which an earlier rdmamigd left: guest %s, %s", facts->session, facts->guest,
-                  rm_state_name(state));
-    else /* what keeps us from its QEMU says more than what did not come of it */
-        g_warning("session %s, which an earlier rdmamigd left: guest %s: %s; next: rdmamig resolve %s",
-                  facts->session, facts->guest, reached ? error->message : unreachable->message,
-                  facts->session);
+        rm_log_event(rm_state_log_event(state), G_LOG_LEVEL_MESSAGE,
+                     state == RM_STATE_DONE ? RM_REASON_NONE : RM_REASON_INTERNAL,
+                     "session %s, which an earlier rdmamigd left: guest %s, %s", facts->session, facts->guest,
+                     rm_state_name(state));
+    else
+        rm_log_event(RM_LOG_STUCK, G_LOG_LEVEL_WARNING, rm_error_reason(problem),
+                     "session %s, which an earlier rdmamigd left: guest %s: %s; next: rdmamig resolve %s",
+                     facts->session, facts->guest, problem->message, facts->session);
+    rm_log_context_enter(NULL);
 }
 
 static gpointer sweep_main(gpointer data)
@@ -40,6 +50,7 @@ static gpointer sweep_main(gpointer data)
         rm_daemon_release(sweep->daemon, sweep->claimed->pdata[i]);
     g_ptr_array_unref(sweep->journals);
     g_ptr_array_unref(sweep->claimed);
+    g_idle_add(sweep->done, sweep->data);
     g_free(sweep);
     rm_journal_prune(RM_SIDE_DESTINATION);
     return NULL;
@@ -68,11 +79,13 @@ static void journal_close(gpointer journal)
     rm_journal_close(journal);
 }
 
-void rm_sweep_start(RmDaemon *daemon)
+void rm_sweep_start(RmDaemon *daemon, GSourceFunc done, gpointer data)
 {
     g_autoptr(GPtrArray) sessions = rm_journal_list(RM_SIDE_DESTINATION);
     Sweep *sweep = g_new0(Sweep, 1);
     sweep->daemon = daemon;
+    sweep->done = done;
+    sweep->data = data;
     sweep->journals = g_ptr_array_new_with_free_func(journal_close);
     sweep->claimed = g_ptr_array_new_with_free_func(g_free);
     for (guint i = 0; i < sessions->len; i++)
