@@ -94,11 +94,12 @@ int rm_tcp_line_open(RmTcpLine *line, GIOStream *stream, RmTcpLineUse use, unsig
 {
     *line = (RmTcpLine){.stream = g_object_ref(stream),
                         .fd = g_socket_get_fd(rm_tls_socket(stream)),
-                        .tls = G_IS_TLS_CONNECTION(stream)};
+                        .tls = G_IS_TLS_CONNECTION(stream),
+                        .receives = use == RM_TCP_LINE_RECEIVES};
     int code = set_blocking(line);
     if (code == 0)
         code = rm_tcp_tune(line->fd, timeout_ms, tos);
-    if (code == 0 && line->tls && use == RM_TCP_LINE_RECEIVES)
+    if (code == 0 && line->tls && line->receives)
         code = make_landing(line);
     if (code < 0)
         rm_tcp_line_close(line);
@@ -130,6 +131,12 @@ void rm_tcp_line_shut_down(RmTcpLine *line)
 
 void rm_tcp_line_close(RmTcpLine *line)
 {
+    /* A receiver's end resets the connection. Once a socket has been shut down, reading from it no longer
+     * opens the window, and a sender that is blocked by a closed one would not hear of an orderly end: it
+     * would wait for its time-out. Nothing that we have sent is lost by it: that was the ACK. */
+    const struct linger reset = {.l_onoff = 1, .l_linger = 0};
+    if (line->receives)
+        setsockopt(line->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     /* Dropping a GTlsConnection has a last word to the peer, which must not wait for it. */
     if (line->tls)
         rm_tcp_line_shut_down(line);
@@ -254,8 +261,8 @@ static int code_of(const GError *problem)
     }
 }
 
-/* Blocks until the socket is ready for `events`, or has met an error: which one, must be asked here. GIO
- * would try again after ETIMEDOUT, and hear of a mere end then. */
+/* Blocks until the socket is ready for `events`, or has met an error: which one is asked here. GIO's own
+ * blocking calls try again after ETIMEDOUT, and hear of a mere end then. */
 static int await(const RmTcpLine *line, short events)
 {
     struct pollfd wanted = {.fd = line->fd, .events = events};

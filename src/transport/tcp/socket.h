@@ -25,7 +25,7 @@
 typedef struct {
     GIOStream *stream; /* keeps fd open, and in clear is never used for I/O any more; NULL: no line */
     int fd;
-    gboolean tls;
+    gboolean tls, receives;
     int landing_fd;   /* TLS, of a line that receives: RM_TCP_LANDING_BYTES in memory … */
     uint8_t *landing; /* … mapped; else NULL */
 } RmTcpLine;
