@@ -27,6 +27,11 @@ typedef struct {
     gint64 deadline;
 } Caller;
 
+static gint64 hello_deadline(void)
+{
+    return g_get_monotonic_time() + HELLO_WAIT_S * G_USEC_PER_SEC;
+}
+
 static unsigned left_ms(const Caller *caller)
 {
     return (unsigned)MAX((caller->deadline - g_get_monotonic_time()) / 1000, 1);
@@ -132,7 +137,7 @@ static char read_first(Caller *caller)
     g_autoptr(GError) error = NULL;
     char first = '\0';
     if (!rm_tcp_read(caller->stream, &first, 1, caller->deadline, NULL, &error))
-        g_debug("%s: nothing came inside TLS: %s", caller->peer, error->message);
+        g_warning("%s: closed, for nothing was said inside TLS: %s", caller->peer, error->message);
     return first;
 }
 
@@ -156,6 +161,8 @@ static gboolean begin_tls(Caller *caller)
     g_autofree char *address = g_steal_pointer(&caller->peer);
     g_autofree char *name = rm_tls_peer_name(stream);
     caller->peer = g_strdup_printf("%s (%s)", address, name);
+    /* It has shown who it is, and on busy hosts that may have taken most of the time. */
+    caller->deadline = hello_deadline();
     return TRUE;
 }
 
@@ -211,7 +218,7 @@ void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pa
         .stream = G_IO_STREAM(g_object_ref(connection)),
         .access = rm_daemon_access(daemon),
         .peer = peer_address(connection),
-        .deadline = g_get_monotonic_time() + HELLO_WAIT_S * G_USEC_PER_SEC,
+        .deadline = hello_deadline(),
     };
     serve(&caller);
     g_object_unref(caller.stream);

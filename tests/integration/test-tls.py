@@ -16,15 +16,11 @@ import time
 import unittest
 from pathlib import Path
 
-from lib import (DONE, DOUBTFUL, MIB, PATIENCE, RDMAMIG, RDMAMIGD, REFUSED, ROOT, USAGE, Case, Daemon, Process, Qemu,
-                  Send, free_port, holders, listens, run, wait_until)
+from lib import (DONE, DOUBTFUL, MIB, PATIENCE, RDMAMIG, RDMAMIGD, REFUSED, USAGE, Case, Daemon, Process, Qemu,
+                 Send, free_port, holders, listens, run, wait_until)
+from pki import make_certs
 
-TOOL = ROOT / "contrib/make-certs.sh"
 HELLO = b'{"type":"hello","id":1}\n'
-
-
-def make_certs(*words):
-    subprocess.run([TOOL, *map(str, words)], check=True, capture_output=True, text=True)
 
 
 def setUpModule():
