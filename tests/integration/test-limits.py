@@ -141,15 +141,19 @@ class Floods(Limits):
             brackets = b'{"type":' + b"[" * (MIB - 8)
             heavy = b'{"type":"keep-alive","a":[' + b"[]," * 2000 + b"[]]}\n"
             connections, threads, most = [], [], before[2]
-            for i, data in enumerate([brackets] * 120 + [brackets + b"\n"] * 40 + [heavy * 50] * 16):
+            for i in range(16):
+                with stranger(daemon, STRANGERS[i % 8]) as connection:
+                    self.pour(connection, heavy * 50)
+            wait_until(lambda: self.count(daemon, "too much said"), "these have said too much")
+            for i, data in enumerate([brackets] * 300 + [brackets + b"\n"] * 40):
                 connections.append(stranger(daemon, STRANGERS[i % 8]))
                 threads.append(threading.Thread(target=self.pour, args=(connections[-1], data)))
                 threads[-1].start()
             while any(thread.is_alive() for thread in threads):
                 most = max(most, self.take(daemon)[2])
                 time.sleep(0.01)
-            self.assertLess(max(most, self.take(daemon)[2]) - before[2], 400 * MIB)
-            for connection in connections[-56:]:  # these have said too much
+            self.assertLess(max(most, self.take(daemon)[2]) - before[2], 200 * MIB)
+            for connection in connections[-40:]:  # these have come to the end of a line
                 wait_until(lambda: is_closed(connection), "the connection is closed")
             for connection in connections:
                 connection.close()
