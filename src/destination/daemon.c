@@ -84,12 +84,12 @@ RmAccess *rm_daemon_access(RmDaemon *daemon)
     return access;
 }
 
-gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
+gboolean rm_daemon_reload(RmDaemon *daemon, char *const *allowed, GError **error)
 {
     const RmListenOptions *options = daemon->options;
     if (options->common.tls_creds == NULL)
         return TRUE;
-    RmAccess *access = rm_access_load(options->common.tls_creds, options->tls_allow, error);
+    RmAccess *access = rm_access_load(options->common.tls_creds, allowed, error);
     if (access == NULL)
         return FALSE;
     g_mutex_lock(&daemon->lock);
@@ -105,13 +105,19 @@ gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
 gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error)
 {
     g_mutex_lock(&daemon->lock);
-    gboolean ok = !daemon->stopping && !g_hash_table_contains(daemon->sessions, session->id);
+    gboolean stopping = daemon->stopping;
+    gboolean known = g_hash_table_contains(daemon->sessions, session->id);
     gboolean full = g_hash_table_size(daemon->sessions) >= daemon->sessions_max;
-    if (ok && !full)
+    if (!stopping && !known && !full)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
-    if (!ok)
-        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd is stopping, or has this session already");
+    if (stopping)
+        return rm_fail(
+            error, RM_REASON_LIMIT,
+            "rdmamigd on %s is stopping and takes no new sessions; try again when it has been started anew",
+            g_get_host_name());
+    if (known)
+        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd has this session already");
     if (full)
         return rm_fail(error, RM_REASON_LIMIT,
                        "this destination has %u sessions, and takes no more at a time; send again when one "
@@ -342,7 +348,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    if (!rm_daemon_reload(daemon, error))
+    if (!rm_daemon_reload(daemon, options->tls_allow, error))
         return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);

@@ -57,9 +57,9 @@ void rm_daemon_free(RmDaemon *daemon);
  * internal. */
 gboolean rm_daemon_listen(RmDaemon *daemon, GError **error);
 
-/* Reads again what may change while the daemon runs: the credentials of --tls-creds, and who may call. On
- * failure all stays as it was. Sessions that run are left alone. */
-gboolean rm_daemon_reload(RmDaemon *daemon, GError **error);
+/* Reads the credentials of --tls-creds again, for connections from then on, and lets in the names `allowed`
+ * (NULL: every certificate of the CA). On failure all stays as it was. Sessions that run are left alone. */
+gboolean rm_daemon_reload(RmDaemon *daemon, char *const *allowed, GError **error);
 /* Who may call from now on; NULL without TLS. Caller unrefs. */
 RmAccess *rm_daemon_access(RmDaemon *daemon);
 

@@ -3,7 +3,9 @@
 #include "destination/find.h"
 
 #include "common/autoptr.h"
+#include "common/privileges.h"
 #include "common/reason.h"
+#include "handover/scope.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -101,21 +103,25 @@ static GPtrArray *list_candidates(const RmListenOptions *options)
 
 /* ---- --exec ---- */
 
+static void set_up_command(G_GNUC_UNUSED gpointer data)
+{
+    rm_privileges_restore_umask();
+}
+
 static void reap(GPid pid, int status, gpointer data)
 {
     g_spawn_close_pid(pid);
 }
 
-/* The first line that the command prints, within the time. */
-static char *read_path(int fd, GCancellable *cancel, GError **error)
+/* The first line that the command prints, within the time; also of a session that has been cancelled
+ * meanwhile, for whoever starts a QEMU has to know of it to end it. */
+static char *read_path(int fd, GError **error)
 {
     g_autoptr(GString) line = g_string_new(NULL);
     int64_t deadline = g_get_monotonic_time() + EXEC_WAIT_MS * 1000;
     while (line->len < EXEC_LINE_MAX) {
         struct pollfd event = {.fd = fd, .events = POLLIN};
         char c;
-        if (g_cancellable_set_error_if_cancelled(cancel, error))
-            return NULL;
         if (g_get_monotonic_time() > deadline) {
             rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec printed no QMP path within %d s",
                     EXEC_WAIT_MS / 1000);
@@ -135,6 +141,29 @@ static char *read_path(int fd, GCancellable *cancel, GError **error)
     return NULL;
 }
 
+/* The QEMU is to outlive what is done to the daemon's service as a whole; best effort. One that its command
+ * has put somewhere else stays there. */
+static void give_scope(const RmHello *hello, pid_t pid)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *name = g_strdup_printf("rdmamig-guest-%s.scope", hello->session);
+    g_autofree char *description = g_strdup_printf("QEMU of migration %s", hello->session);
+    if (rm_scope_is_ours(pid) && !rm_scope_enter(name, description, pid, &error))
+        g_debug("no scope of its own for QEMU (pid %d): %s", (int)pid, error->message);
+}
+
+/* The session was cancelled while its QEMU was being started. Nothing but one that waits for a guest. */
+static void end_unwanted(const char *path)
+{
+    g_autoptr(GError) error = NULL;
+    RmGuestRun run;
+    g_autoptr(RmGuest) guest = rm_guest_qemu_new(path, QMP_TIMEOUT_MS, NULL, &error);
+    if (guest != NULL && guest->ops->run_state(guest, &run, &error) && run != RM_GUEST_WAITING)
+        return;
+    if (error != NULL || !guest->ops->quit(guest, &error))
+        g_warning("%s: a QEMU that --exec started for nothing may be left: %s", path, error->message);
+}
+
 static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *cancel, RmFound *ret_found,
                       GError **error)
 {
@@ -146,21 +175,25 @@ static gboolean start(RmDaemon *daemon, const RmHello *hello, GCancellable *canc
     environment = g_environ_setenv(environment, "RDMAMIG_SESSION", hello->session, TRUE);
     environment = g_environ_setenv(environment, "RDMAMIG_GUEST", hello->guest_name, TRUE);
     environment = g_environ_setenv(environment, "RDMAMIG_UUID", hello->guest_uuid, TRUE);
-    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, NULL, NULL, &pid, NULL,
-                                  &output, NULL, &problem))
+    if (!g_spawn_async_with_pipes(NULL, argv, environment, G_SPAWN_DO_NOT_REAP_CHILD, set_up_command, NULL,
+                                  &pid, NULL, &output, NULL, &problem))
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "--exec: %s", problem->message);
     g_child_watch_add(pid, reap, NULL);
-    g_autofree char *path = read_path(output, cancel, error);
+    g_autofree char *path = read_path(output, error);
     g_autofree char *why = NULL;
     if (path == NULL)
         return FALSE;
     /* It prints the path when it has started QEMU; the socket may need a moment. */
     for (int i = 0; i < 50 && !g_file_test(path, G_FILE_TEST_EXISTS); i++)
         g_usleep(100000);
-    if (try_path(daemon, path, hello, cancel, TRUE, ret_found, &why) < 0)
+    gboolean usable = try_path(daemon, path, hello, cancel, TRUE, ret_found, &why) >= 0;
+    if (!usable && g_cancellable_is_cancelled(cancel))
+        end_unwanted(path);
+    if (!usable)
         return rm_fail(error, RM_REASON_GUEST_NOT_FOUND, "the QEMU that --exec started is not usable: %s",
                        why);
     ret_found->started = TRUE;
+    give_scope(hello, ret_found->info->pid);
     return TRUE;
 }
 

@@ -3,10 +3,13 @@
  * threads. */
 #include "common/autoptr.h"
 #include "common/log.h"
+#include "common/privileges.h"
 #include "destination/daemon.h"
 #include "destination/guard.h"
 #include "destination/metrics-http.h"
 #include "destination/options.h"
+#include "destination/reload.h"
+#include "destination/service.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
 
@@ -17,17 +20,42 @@
 #include <stdio.h>
 #include <string.h>
 
-static gboolean on_signal(gpointer loop)
-{
-    g_main_loop_quit(loop);
-    return G_SOURCE_CONTINUE;
-}
-
 typedef struct {
     GMainLoop *loop;
     RmDaemon *daemon;
+    RmService *service;
+    GThread *stopper; /* NULL until it is to stop */
     gboolean had_terminal;
+    int argc;
+    char **argv;
 } Main;
+
+static gboolean on_stopped(gpointer data)
+{
+    g_main_loop_quit(((Main *)data)->loop);
+    return G_SOURCE_REMOVE;
+}
+
+/* The main loop goes on meanwhile: it reaps what --exec started, answers queries, and turns newcomers away.
+ */
+static gpointer stop_main(gpointer data)
+{
+    rm_daemon_stop(((Main *)data)->daemon);
+    g_idle_add(on_stopped, data);
+    return NULL;
+}
+
+/* Once. Who asks again is as impatient as before: what is past `commit` is finished all the same. */
+static gboolean on_stop(gpointer data)
+{
+    Main *this = data;
+    if (this->stopper != NULL)
+        return G_SOURCE_CONTINUE;
+    g_message("stopping: no new sessions; those before commit are cancelled, the others finished");
+    rm_service_stopping(this->service);
+    this->stopper = g_thread_new("stop", stop_main, this);
+    return G_SOURCE_CONTINUE;
+}
 
 static gboolean has_terminal(void)
 {
@@ -42,30 +70,17 @@ static gboolean on_hangup(gpointer data)
     Main *this = data;
     g_autoptr(GError) error = NULL;
     if (this->had_terminal && !has_terminal())
-        return on_signal(this->loop);
-    if (this->daemon->options->common.tls_creds == NULL)
-        g_message("there is nothing to reload without --tls-creds; SIGTERM ends rdmamigd");
-    else if (rm_daemon_reload(this->daemon, &error))
-        g_message("reloaded: new connections are judged by what is there now");
-    else
-        g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);
+        return on_stop(data);
+    rm_service_reloading(this->service);
+    rm_reload(this->daemon, this->argc, this->argv);
+    rm_service_reloaded(this->service);
     return G_SOURCE_CONTINUE;
 }
 
-static gboolean on_stopped(gpointer loop)
+static gboolean on_swept(gpointer data)
 {
-    g_main_loop_quit(loop);
+    rm_service_ready(((Main *)data)->service);
     return G_SOURCE_REMOVE;
-}
-
-/* The main loop goes on while sessions end: it reaps what --exec started. It may not have begun to when this
- * is done, and would not notice a quit before that: hence by a source. */
-static gpointer stop_main(gpointer data)
-{
-    gpointer *both = data;
-    rm_daemon_stop(both[0]);
-    g_idle_add(on_stopped, both[1]);
-    return NULL;
 }
 
 /* In the server's thread. */
@@ -89,16 +104,16 @@ static gboolean start_metrics(RmDaemon *daemon, RmMetricsHttp **ret_http, GError
     return *ret_http != NULL;
 }
 
-static int run(const RmListenOptions *options)
+static int run(const RmListenOptions *options, int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *in_memory = rm_journal_volatile();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
-    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal()};
+    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal(), .argc = argc, .argv = argv};
     signal(SIGPIPE, SIG_IGN);
-    g_unix_signal_add(SIGINT, on_signal, loop);
-    g_unix_signal_add(SIGTERM, on_signal, loop);
+    g_unix_signal_add(SIGINT, on_stop, &this);
+    g_unix_signal_add(SIGTERM, on_stop, &this);
     g_unix_signal_add(SIGHUP, on_hangup, &this);
     RmMetricsHttp *metrics;
     if (!start_metrics(daemon, &metrics, &error) || !rm_daemon_listen(daemon, &error)) {
@@ -109,30 +124,36 @@ static int run(const RmListenOptions *options)
     }
     if (in_memory != NULL)
         g_warning("%s", in_memory);
-    rm_sweep_start(daemon);
+    this.service = rm_service_new(daemon);
+    rm_sweep_start(daemon, on_swept, &this);
     const char *everywhere = rm_listen_everywhere(options) ? "all addresses," : "127.0.0.1";
     g_message("listening on %s port %u%s", options->host != NULL ? options->host : everywhere, daemon->port,
               options->common.tls_creds == NULL ? ""
               : options->tls_allow != NULL      ? ", with TLS"
                                                 : ", with TLS, for every certificate of the CA");
     g_main_loop_run(loop);
-    g_message("stopping: no new sessions; those before commit are cancelled");
-    gpointer both[] = {daemon, loop};
-    GThread *stopper = g_thread_new("stop", stop_main, both);
-    g_main_loop_run(loop);
-    g_thread_join(stopper);
+    g_thread_join(this.stopper);
     rm_metrics_http_stop(metrics);
+    rm_service_free(this.service);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
+}
+
+static int usage_error(const GError *error)
+{
+    fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
+    return 2;
 }
 
 int main(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *text = NULL;
+    rm_privileges_begin();
     setlocale(LC_ALL, "");
     if (argc > 1 && strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
         rm_log_init("rdmamigd", 0);
+        rm_privileges_drop(RM_PROGRAM_GUARDIAN, FALSE);
         return rm_guard_destination_main(argc, argv);
     }
     g_autoptr(RmListenOptions) options = rm_listen_options_parse(argc, argv, &text, &error);
@@ -140,10 +161,15 @@ int main(int argc, char **argv)
         fputs(text, stdout);
         return 0;
     }
-    if (options == NULL) {
-        fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
-        return 2;
-    }
+    if (options == NULL)
+        return usage_error(error);
     rm_log_init("rdmamigd", options->common.verbosity);
-    return run(options);
+    if (options->checked != NULL) {
+        if (!rm_listen_options_check(options, &error))
+            return usage_error(error);
+        fputs(options->checked, stdout);
+        return 0;
+    }
+    rm_privileges_drop(RM_PROGRAM_DAEMON, options->exec != NULL);
+    return run(options, argc, argv);
 }

@@ -74,7 +74,8 @@ static gboolean check_tls(const RmListenOptions *options, GError **error)
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
 {
     if (!texts->listen)
-        return rm_fail(error, RM_REASON_USAGE, "nothing to do; give --listen");
+        return rm_fail(error, RM_REASON_USAGE,
+                       "nothing to do; give --listen, or `listen` in the configuration file");
     if (texts->address != NULL &&
         !rm_parse_address(texts->address, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--listen: ");
@@ -112,6 +113,27 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     return TRUE;
 }
 
+static gboolean check_places(const RmListenOptions *options, GError **error)
+{
+    g_autoptr(RmAccess) access = NULL;
+    g_autoptr(GError) problem = NULL;
+    if (options->common.tls_creds != NULL &&
+        (access = rm_access_load(options->common.tls_creds, options->tls_allow, &problem)) == NULL)
+        return rm_option_blame("--tls-creds", problem, error);
+    if (options->qmp_dir != NULL && !g_file_test(options->qmp_dir, G_FILE_TEST_IS_DIR))
+        return rm_fail(error, RM_REASON_USAGE, "--qmp-dir: there is no folder %s; make it, or name another",
+                       options->qmp_dir);
+    return TRUE;
+}
+
+gboolean rm_listen_options_check(const RmListenOptions *options, GError **error)
+{
+    gboolean ok = check_places(options, error);
+    if (!ok)
+        rm_settings_explain(&options->settings, error);
+    return ok;
+}
+
 /* `--listen ADDR:PORT` as two words: GOption takes an optional argument only after `=`. */
 static char **join_listen(int argc, char **argv)
 {
@@ -127,6 +149,8 @@ static char **join_listen(int argc, char **argv)
     g_ptr_array_add(words, NULL);
     return (char **)g_ptr_array_free(g_steal_pointer(&words), FALSE);
 }
+
+static const RmConfigPlace config_place = {"rdmamigd.conf", "rdmamigd", NULL};
 
 static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char **ret_text, GError **error)
 {
@@ -156,7 +180,7 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "guests that may be on their way here at a time (16)", "N"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
-    if (!rm_command_line_parse(&texts->line, entries,
+    if (!rm_command_line_parse(&texts->line, &config_place, entries,
                                "Receives guests that `rdmamig send` moves to this host.", words, ret_text,
                                error))
         return FALSE;
@@ -177,6 +201,11 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
                   rm_command_line_common(&texts.line, &options->common, error) &&
                   check(options, &texts, error);
+    if (!ok)
+        rm_settings_explain(&texts.line.settings, error);
+    options->checked = g_steal_pointer(&texts.line.checked);
+    options->settings = texts.line.settings;
+    texts.line.settings = (RmSettings){0};
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);
@@ -198,6 +227,8 @@ void rm_listen_options_free(RmListenOptions *options)
     g_free(options->exec);
     g_strfreev(options->tls_allow);
     rm_common_options_clear(&options->common);
+    rm_settings_clear(&options->settings);
+    g_free(options->checked);
     g_strfreev(options->data_addresses);
     g_free(options->metrics_host);
     g_free(options);

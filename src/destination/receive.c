@@ -19,7 +19,6 @@
 #include "memory/chunk.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 /* Of a source that is alive, which its keep-alives show: it looks at its guest before it says hello, and that
  * takes a while on a busy host. */
@@ -223,13 +222,10 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     if (receive->state != NULL || length == 0 || length > RM_STATE_MAX)
         return rm_fail(error, RM_REASON_PROTOCOL,
                        "impossible announcement of %" G_GUINT64_FORMAT " bytes of state", length);
-    uint64_t size = (length + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1);
-    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED)
+    receive->state = rm_block_new_anonymous("device-state", length);
+    if (receive->state == NULL)
         return rm_fail(error, RM_REASON_MEMORY_SHORT,
                        "no memory for %" G_GUINT64_FORMAT " bytes of device state", length);
-    receive->state = rm_block_new("device-state", size);
-    receive->state->map = map;
     receive->state_length = length;
     receive->rx->ops->add_block(receive->rx, receive->state);
     rm_registrar_add_block(receive->registrar, receive->state);

@@ -14,6 +14,8 @@ typedef struct {
     RmDaemon *daemon;
     GPtrArray *journals; /* RmJournal*, each with its lock */
     GPtrArray *claimed;  /* char*: QMP paths */
+    GSourceFunc done;
+    gpointer data;
 } Sweep;
 
 static void settle(RmJournal *journal)
@@ -48,6 +50,7 @@ static gpointer sweep_main(gpointer data)
         rm_daemon_release(sweep->daemon, sweep->claimed->pdata[i]);
     g_ptr_array_unref(sweep->journals);
     g_ptr_array_unref(sweep->claimed);
+    g_idle_add(sweep->done, sweep->data);
     g_free(sweep);
     rm_journal_prune(RM_SIDE_DESTINATION);
     return NULL;
@@ -76,11 +79,13 @@ static void journal_close(gpointer journal)
     rm_journal_close(journal);
 }
 
-void rm_sweep_start(RmDaemon *daemon)
+void rm_sweep_start(RmDaemon *daemon, GSourceFunc done, gpointer data)
 {
     g_autoptr(GPtrArray) sessions = rm_journal_list(RM_SIDE_DESTINATION);
     Sweep *sweep = g_new0(Sweep, 1);
     sweep->daemon = daemon;
+    sweep->done = done;
+    sweep->data = data;
     sweep->journals = g_ptr_array_new_with_free_func(journal_close);
     sweep->claimed = g_ptr_array_new_with_free_func(g_free);
     for (guint i = 0; i < sessions->len; i++)

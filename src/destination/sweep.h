@@ -11,5 +11,5 @@
 
 #include "destination/daemon.h"
 
-/* Before the main loop runs. */
-void rm_sweep_start(RmDaemon *daemon);
+/* Before the main loop runs, which calls `done` once it is settled. */
+void rm_sweep_start(RmDaemon *daemon, GSourceFunc done, gpointer data);

@@ -4,6 +4,8 @@
 
 #include "common/reason.h"
 
+#include <string.h>
+
 #define BOOTED "/run/systemd/system" /* sd_booted(3) looks for this folder */
 #define TIMEOUT_MS 3000
 
@@ -42,4 +44,12 @@ gboolean rm_scope_enter(const char *name, const char *description, pid_t pid, GE
     gboolean ok = rm_scope_request(connection, name, description, pid, error);
     g_dbus_connection_close_sync(connection, NULL, NULL);
     return ok;
+}
+
+gboolean rm_scope_is_ours(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/cgroup", (int)pid);
+    g_autofree char *ours = NULL, *its = NULL;
+    return g_file_get_contents("/proc/self/cgroup", &ours, NULL, NULL) &&
+           g_file_get_contents(path, &its, NULL, NULL) && strcmp(ours, its) == 0;
 }

@@ -12,6 +12,9 @@
  * or it declines; bounded to a few seconds. */
 gboolean rm_scope_enter(const char *name, const char *description, pid_t pid, GError **error);
 
+/* Whether `pid` is in the same cgroup as this process: nobody has put it elsewhere, then. */
+gboolean rm_scope_is_ours(pid_t pid);
+
 /* The request itself, over a connection to the bus, or to systemd. */
 gboolean rm_scope_request(GDBusConnection *connection, const char *name, const char *description, pid_t pid,
                           GError **error);

@@ -93,6 +93,23 @@ static gboolean inspect(RmBlock *block, GError **error)
     return TRUE;
 }
 
+/* A core dump of ours is no place for the guest's secrets. */
+static void keep_from_dumps(const RmBlock *block)
+{
+    madvise(block->map, block->size, MADV_DONTDUMP);
+}
+
+RmBlock *rm_block_new_anonymous(const char *name, uint64_t bytes)
+{
+    g_autoptr(RmBlock) block = rm_block_new(name, (bytes + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1));
+    void *map = mmap(NULL, block->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return NULL;
+    block->map = map;
+    keep_from_dumps(block);
+    return g_steal_pointer(&block);
+}
+
 gboolean rm_block_open(RmBlock *block, int fd, gboolean writable, GError **error)
 {
     g_assert(block->fd < 0 && block->map == NULL);
@@ -106,7 +123,7 @@ gboolean rm_block_open(RmBlock *block, int fd, gboolean writable, GError **error
             error, errno == EACCES || errno == EPERM ? RM_REASON_PRIVILEGE : RM_REASON_INTERNAL, errno,
             "RAM block %s: cannot map %" G_GUINT64_FORMAT " bytes of its file", block->name, block->size);
     block->map = map;
-    madvise(map, block->size, MADV_DONTDUMP); /* a core dump of ours is no place for the guest's secrets */
+    keep_from_dumps(block);
     return TRUE;
 }
 

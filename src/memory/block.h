@@ -50,6 +50,9 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmBlock, rm_block_free)
  * nor hugetlbfs, or is shorter than file_offset + size. */
 gboolean rm_block_open(RmBlock *block, int fd, gboolean writable, GError **error);
 
+/* A block of memory of our own, zeroed, of whole pages; in no core dump. NULL if there is none to be had. */
+RmBlock *rm_block_new_anonymous(const char *name, uint64_t bytes);
+
 /* Appends to `extents` (of RmExtent) what is populated in the file, in order, merged. tmpfs: SEEK_DATA.
  * hugetlbfs: the huge pages that hold a byte other than zero, found with pread, which allocates nothing; a
  * huge page of zeroes counts as a hole. Thread-safe (pread and lseek on a description of its own: SEEK_DATA

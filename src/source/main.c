@@ -8,6 +8,7 @@
 #include "common/autoptr.h"
 #include "common/log-context.h"
 #include "common/log.h"
+#include "common/privileges.h"
 #include "common/reason.h"
 #include "config.h"
 #include "source/background.h"
@@ -142,6 +143,16 @@ static int run_send(const RmSendOptions *options)
     return status;
 }
 
+static int show_checked(const RmSendOptions *options)
+{
+    g_autoptr(GError) error = NULL;
+    rm_log_init("rdmamig", options->common.verbosity);
+    if (!rm_send_options_check(options, &error))
+        return usage_error(error->message);
+    fputs(options->checked, stdout);
+    return 0;
+}
+
 static int send_verb(char **argv, gboolean background)
 {
     g_autoptr(GError) error = NULL;
@@ -153,6 +164,9 @@ static int send_verb(char **argv, gboolean background)
     }
     if (options == NULL)
         return usage_error(error->message);
+    if (options->checked != NULL)
+        return show_checked(options);
+    rm_privileges_drop(RM_PROGRAM_SEND, FALSE);
     if (options->background && !background)
         return rm_background_run(argv + 1);
     rm_log_init("rdmamig", options->common.verbosity);
@@ -176,6 +190,7 @@ static int verb_status(int argc, char **argv)
     gboolean json = argc > 1 && strcmp(argv[1], "--json") == 0;
     if (argc > (json ? 3 : 2) || (argc > 1 && !json && argv[1][0] == '-'))
         return usage_error("status takes [--json] [SESSION|GUEST]");
+    rm_privileges_drop(RM_PROGRAM_ASK, FALSE);
     return rm_monitor_status(argc > (json ? 2 : 1) ? argv[argc - 1] : NULL, json);
 }
 
@@ -183,6 +198,7 @@ static int verb_cancel(int argc, char **argv)
 {
     if (argc > 2 || (argc == 2 && argv[1][0] == '-'))
         return usage_error("cancel takes [SESSION|GUEST]");
+    rm_privileges_drop(RM_PROGRAM_ASK, FALSE);
     return rm_monitor_cancel(argc == 2 ? argv[1] : NULL);
 }
 
@@ -206,11 +222,13 @@ static int verb_resolve(int argc, char **argv)
     if (options.force_resume && options.session == NULL)
         return usage_error("--force-resume needs the session");
     rm_log_init("rdmamig", 0);
+    rm_privileges_drop(RM_PROGRAM_RESOLVE, FALSE);
     return rm_resolve(&options);
 }
 
 int main(int argc, char **argv)
 {
+    rm_privileges_begin();
     setlocale(LC_ALL, "");
     if (argc < 2)
         return usage_error("a verb is missing: send, status, cancel or resolve");
@@ -224,6 +242,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], RM_GUARDIAN_VERB) == 0) {
         rm_log_init("rdmamig", 0);
+        rm_privileges_drop(RM_PROGRAM_GUARDIAN, FALSE);
         return rm_guard_source_main(argc, argv);
     }
     const struct {

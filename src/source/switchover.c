@@ -23,7 +23,6 @@
 #include "source/session.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #define STATE_TIMEOUT_MS 30000 /* these three of a peer that is alive; here it only makes room */
 #define LOAD_TIMEOUT_MS 120000 /* devices can be slow to load */
@@ -37,16 +36,12 @@
 /* The state as a block of its own, padded with zeroes to whole pages. */
 static RmBlock *state_block(const GByteArray *state, GError **error)
 {
-    uint64_t size = ((uint64_t)state->len + RM_PAGE - 1) & ~(uint64_t)(RM_PAGE - 1);
-    g_autoptr(RmBlock) block = rm_block_new("device-state", size);
-    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) {
+    RmBlock *block = rm_block_new_anonymous("device-state", state->len);
+    if (block == NULL)
         rm_fail(error, RM_REASON_INTERNAL, "no memory for %u bytes of device state", state->len);
-        return NULL;
-    }
-    block->map = map;
-    memcpy(map, state->data, state->len);
-    return g_steal_pointer(&block);
+    else
+        memcpy(block->map, state->data, state->len);
+    return block;
 }
 
 static gboolean send_state(RmSession *session, RmBlock *block, uint64_t length, GError **error)

@@ -8,6 +8,7 @@
  */
 #include "tracker/thread-checks.h"
 
+#include "common/privileges.h"
 #include "common/reason.h"
 #include "tracker/seccomp.h"
 
@@ -63,7 +64,9 @@ gboolean rm_check_seccomp(RmTracee *tracee, const RmCode *code, GError **error)
 {
     g_autofree struct sock_filter *filter = g_new0(struct sock_filter, BPF_MAXINSNS);
     for (unsigned i = 0; i < MAX_FILTERS; i++) {
+        rm_privileges_admin(TRUE);
         long length = rm_tracee_request(tracee, PTRACE_SECCOMP_GET_FILTER, i, (uintptr_t)filter);
+        rm_privileges_admin(FALSE);
         if (length == -ENOENT && i > 0)
             return TRUE;
         if (length == -EACCES || length == -EPERM)

@@ -314,7 +314,7 @@ class Meddling(Handover):
     def test_daemon_ends(self):
         """By any signal, while the guest stands still before commit."""
         for point in ("switchover-stopped", "switchover-saved"):
-            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
                 with self.subTest(point=point, number=number):
                     source, target, daemon = self.small_pair()
                     send = self.at(point, source, daemon)

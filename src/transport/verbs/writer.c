@@ -236,6 +236,7 @@ int rm_verbs_writer_make_ring(RmVerbsWriter *writer)
         bytes = MIN(bytes, writer->ring_most);
     void *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ring != MAP_FAILED) {
+        madvise(ring, bytes, MADV_DONTDUMP);
         writer->ring = ring;
         writer->ring_bytes = bytes;
         writer->ring_mr = ibv_reg_mr(writer->qp.pd, ring, bytes, 0); /* read by our own card only */
