@@ -137,8 +137,8 @@ static int run(const RmListenOptions *options, int argc, char **argv)
                                                 : ", with TLS, for every certificate of the CA");
     g_main_loop_run(loop);
     g_thread_join(this.stopper);
-    rm_service_free(this.service);
     rm_metrics_http_stop(metrics);
+    rm_service_free(this.service);
     rm_status_socket_free(status);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
