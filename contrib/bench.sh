@@ -29,7 +29,7 @@ fi
 need_root
 if [ -z "${RDMAMIG_BUILD:-}" ]; then
     # shellcheck disable=SC2086
-    install $BUILD_PACKAGES $GUEST_PACKAGES $VM_PACKAGES
+    install $BUILD_PACKAGES $GUEST_PACKAGES $VM_PACKAGES openssl glib-networking
     RDMAMIG_BUILD=$root/build-bench
     say "building in $RDMAMIG_BUILD" >&2
     build "$RDMAMIG_BUILD" --buildtype=release

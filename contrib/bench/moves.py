@@ -27,6 +27,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/integration"))
 
 import lib  # noqa: E402
+import pki  # noqa: E402
 from lib import MIB  # noqa: E402
 
 PATIENCE = 10 * lib.PATIENCE  # a migration that takes longer has failed
@@ -153,12 +154,22 @@ def supports(option):
     return option in os.popen(f"{lib.RDMAMIG} send --help").read()
 
 
-def ours(guest, stopped, *options):
+def tls_creds(pair):
+    """The option that each end has for TLS, with certificates that are new with each pair."""
+    folder = pair.case.folder / "pki"
+    pki.make_certs("ca", folder)
+    for host in ("source", "destination"):
+        pki.make_certs("host", folder, host, "127.0.0.1")
+    return ["--tls-creds", folder / "source"], ["--tls-creds", folder / "destination"]
+
+
+def ours(guest, stopped, *options, tls=False):
     """One migration by rdmamig, with these options of `send`."""
     with Pair(guest, stopped) as pair:
-        daemon = lib.Daemon(pair.case, "--qmp", pair.target.path)
+        here, there = tls_creds(pair) if tls else ([], [])
+        daemon = lib.Daemon(pair.case, "--qmp", pair.target.path, *there)
         pair.begin(daemon)
-        send = lib.Send(pair.case, pair.source, daemon, "--keep-source", "--downtime-limit", guest.limit, *options)
+        send = lib.Send(pair.case, pair.source, daemon, "--keep-source", "--downtime-limit", guest.limit, *here, *options)
         pair.pids.append(send.pid)
         end = None
         if stopped:

@@ -32,6 +32,7 @@
     X(SOURCE, SWITCH, "no-copy")                                                                             \
     X(SOURCE, SWITCH, "query-for")                                                                           \
     X(DESTINATION, SWITCH, "hello-wait")                                                                     \
+    X(DESTINATION, SWITCH, "block-for")                                                                      \
     X(DESTINATION, SWITCH, "flip-byte")                                                                      \
     X(DESTINATION, SWITCH, "release-before-mark")                                                            \
     X(DESTINATION, SWITCH, "trim-ms")                                                                        \

@@ -29,6 +29,9 @@
 #define VALUE_WEIGHT 64
 #define MESSAGE_WEIGHT_MAX (16u << 20)
 #define QUEUE_WEIGHT_MAX (64u << 20)
+/* All that a stranger may say: strangers are many, each may be at its bound at a time, and nothing but a
+ * hello (1.6 MiB at most: a thousand blocks of long names) and keep-alives is due. */
+#define STRANGER_WEIGHT_MAX (4u << 20)
 #define DETAIL_MAX 1024
 #define TYPE_MAX 64
 
@@ -50,6 +53,8 @@ struct RmControl {
     GHashTable *pending; /* id -> Pending */
     GQueue incoming;     /* Incoming */
     gsize incoming_weight;
+    gboolean stranger;
+    gsize stranger_weight; /* of all it has said */
     uint64_t next_id;
     unsigned users; /* calls in progress, which rm_control_free() waits for */
 };
@@ -224,11 +229,24 @@ static gboolean check_type(const char *type, GError **error)
     return rm_fail(error, RM_REASON_PROTOCOL, "malformed message type of %zu bytes", length);
 }
 
+/* Before anything is made of it. */
+static gboolean check_weight(RmControl *control, gsize weight, GError **error)
+{
+    g_mutex_lock(&control->lock);
+    if (control->stranger)
+        control->stranger_weight += weight;
+    gboolean too_much = control->stranger && control->stranger_weight > STRANGER_WEIGHT_MAX;
+    g_mutex_unlock(&control->lock);
+    if (weight > MESSAGE_WEIGHT_MAX)
+        return rm_fail(error, RM_REASON_PROTOCOL, "message with too many members");
+    return !too_much || rm_fail(error, RM_REASON_PROTOCOL, "too much said before a hello was accepted");
+}
+
 static gboolean take_in(RmControl *control, const char *line, gsize length, GError **error)
 {
     gsize weight = weigh(line, length);
-    if (weight > MESSAGE_WEIGHT_MAX)
-        return rm_fail(error, RM_REASON_PROTOCOL, "message with too many members");
+    if (!check_weight(control, weight, error))
+        return FALSE;
     rm_autojson message = rm_json_parse(line, length, RM_MESSAGE_DEPTH, error);
     const char *type = NULL;
     if (message == NULL || !rm_json_string(message, "type", &type, error) || !check_type(type, error))
@@ -364,6 +382,7 @@ RmControl *rm_control_new(GIOStream *stream, const char *first, const RmControlP
     control->pending = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, pending_free);
     g_queue_init(&control->incoming);
     control->next_id = 1;
+    control->stranger = params->stranger;
     const RmLinkOps ops = {
         .keepalive = "{\"type\":\"keep-alive\"}",
         .keepalive_ms = params->keepalive_ms > 0 ? params->keepalive_ms : KEEPALIVE_MS,
@@ -503,6 +522,13 @@ gboolean rm_control_reply_failure(RmControl *control, json_object *request, cons
 {
     return rm_control_reply(control, request,
                             failure_message(type, rm_error_reason(problem), problem->message), error);
+}
+
+void rm_control_trust(RmControl *control)
+{
+    g_mutex_lock(&control->lock);
+    control->stranger = FALSE;
+    g_mutex_unlock(&control->lock);
 }
 
 void rm_control_set_peer_name(RmControl *control, const char *name)

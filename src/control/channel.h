@@ -28,6 +28,7 @@ typedef struct RmControl RmControl;
 typedef struct {
     unsigned keepalive_ms; /* 0: 2000 */
     unsigned timeout_ms;   /* 0: 10000 */
+    gboolean stranger;     /* anybody may be the peer: it may say little before rm_control_trust() */
 } RmControlParams;
 
 /* Takes a reference on `stream`, a connected GSocketConnection or a GTlsConnection over one, and `first` (may
@@ -67,6 +68,9 @@ gboolean rm_control_reply(RmControl *control, json_object *request, json_object 
 /* Answers `request` with type "failed" (or "refuse"), reason and detail from `problem`. */
 gboolean rm_control_reply_failure(RmControl *control, json_object *request, const char *type,
                                   const GError *problem, GError **error);
+
+/* The stranger has shown what it is, and may now say as much as any peer. */
+void rm_control_trust(RmControl *control);
 
 void rm_control_set_peer_name(RmControl *control, const char *name);
 

@@ -28,6 +28,8 @@ static void add_common(RmCommandLine *line, GOptionGroup *group)
          "TOS or traffic class of the data channels (the system's)", "N"},
         {"tls-creds", 0, 0, G_OPTION_ARG_FILENAME, &line->tls_creds,
          "TLS with the certificates in this folder; RAM over rdma is not encrypted (no TLS)", "DIR"},
+        {"plain-data", 0, 0, G_OPTION_ARG_NONE, &line->plain_data,
+         "with TLS: RAM over tcp in clear, if both ends have this option", NULL},
         {"verbose", 'v', G_OPTION_FLAG_NO_ARG, G_OPTION_ARG_CALLBACK, count_verbose, "say more; twice: debug",
          NULL},
         {"quiet", 'q', 0, G_OPTION_ARG_NONE, &line->quiet, "warnings and errors only", NULL},
@@ -69,9 +71,13 @@ gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_option
         return FALSE;
     if (line->tls_creds != NULL && *line->tls_creds == '\0')
         return rm_fail(error, RM_REASON_USAGE, "--tls-creds names no folder");
+    if (line->plain_data && line->tls_creds == NULL)
+        return rm_fail(error, RM_REASON_USAGE,
+                       "--plain-data leaves RAM out of TLS, and there is no TLS without --tls-creds");
     *ret_options = (RmCommonOptions){
         .rdma_device = g_steal_pointer(&line->rdma_device),
         .tls_creds = line->tls_creds != NULL ? g_canonicalize_filename(line->tls_creds, NULL) : NULL,
+        .plain_data = line->plain_data,
         .gid_index = line->gid_index != NULL ? (int)gid_index : -1,
         .packets = packets,
         .verbosity = line->quiet     ? -1

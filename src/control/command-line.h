@@ -21,7 +21,7 @@ typedef struct {
  * they are given. */
 typedef struct {
     char *gid_index, *ack_timeout, *tos;
-    gboolean verbose, debug, quiet, help;
+    gboolean plain_data, verbose, debug, quiet, help;
     char *rdma_device, *tls_creds;
 } RmCommandLine;
 

@@ -20,11 +20,17 @@
 typedef struct {
     RmDaemon *daemon;
     GSocketConnection *connection;
+    RmPass *pass;
     GIOStream *stream; /* the connection, or TLS over it; owned */
     RmAccess *access;  /* NULL: no TLS here */
     char *peer;        /* for the log: its address, and the name that it has shown */
     gint64 deadline;
 } Caller;
+
+static gint64 hello_deadline(void)
+{
+    return g_get_monotonic_time() + HELLO_WAIT_S * G_USEC_PER_SEC;
+}
 
 static unsigned left_ms(const Caller *caller)
 {
@@ -48,7 +54,14 @@ static void part(Caller *caller)
 
 static void refuse(Caller *caller, const GError *error)
 {
-    g_warning("%s: refused: %s: %s", caller->peer, rm_reason_name(rm_error_reason(error)), error->message);
+    rm_pass_failed(caller->pass, caller->peer, "refused", error);
+}
+
+static void refuse_garbage(Caller *caller)
+{
+    g_autoptr(GError) error =
+        g_error_new_literal(RM_ERROR, RM_REASON_PROTOCOL, "something else than rdmamig speaks there");
+    refuse(caller, error);
 }
 
 /* ---- data channels ---- */
@@ -89,13 +102,14 @@ static gboolean hand_over(Caller *caller, const RmTcpPreamble *preamble, GError 
     return ok;
 }
 
+/* Identified before it is handed over: what is a session's the gate leaves alone. */
 static void take_data(Caller *caller, char first)
 {
     g_autoptr(GError) error = NULL;
     RmTcpPreamble preamble;
     if (!rm_tcp_preamble_receive(caller->stream, first, left_ms(caller), NULL, &preamble, &error) ||
-        !hand_over(caller, &preamble, &error))
-        g_warning("%s: %s", caller->peer, error->message);
+        (rm_pass_identify(caller->pass) && !hand_over(caller, &preamble, &error)))
+        rm_pass_failed(caller->pass, caller->peer, "a data connection", error);
 }
 
 /* ---- control connections ---- */
@@ -123,7 +137,7 @@ static char read_first(Caller *caller)
     g_autoptr(GError) error = NULL;
     char first = '\0';
     if (!rm_tcp_read(caller->stream, &first, 1, caller->deadline, NULL, &error))
-        g_debug("%s: nothing came inside TLS: %s", caller->peer, error->message);
+        g_warning("%s: closed, for nothing was said inside TLS: %s", caller->peer, error->message);
     return first;
 }
 
@@ -141,11 +155,14 @@ static gboolean begin_tls(Caller *caller)
         part(caller);
         return FALSE;
     }
+    rm_pass_known(caller->pass);
     g_object_unref(caller->stream);
     caller->stream = stream;
     g_autofree char *address = g_steal_pointer(&caller->peer);
     g_autofree char *name = rm_tls_peer_name(stream);
     caller->peer = g_strdup_printf("%s (%s)", address, name);
+    /* It has shown who it is, and on busy hosts that may have taken most of the time. */
+    caller->deadline = hello_deadline();
     return TRUE;
 }
 
@@ -175,11 +192,14 @@ static void serve(Caller *caller)
         return;
     }
     if (first == '{')
-        rm_receive_run(caller->daemon, caller->stream, inside[0] != '\0' ? inside : NULL, caller->peer);
+        rm_receive_run(caller->daemon, caller->stream, inside[0] != '\0' ? inside : NULL, caller->peer,
+                       caller->pass);
     else if (first == RM_TCP_MAGIC[0])
         take_data(caller, inside[0]);
+    else if (first != '\0')
+        refuse_garbage(caller);
     else
-        g_debug("%s: a connection that is none of ours was closed", caller->peer);
+        g_debug("%s: a connection that said nothing was closed", caller->peer);
 }
 
 static char *peer_address(GSocketConnection *connection)
@@ -189,15 +209,16 @@ static char *peer_address(GSocketConnection *connection)
                            : g_strdup("a peer");
 }
 
-void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection)
+void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pass)
 {
     Caller caller = {
         .daemon = daemon,
         .connection = connection,
+        .pass = pass,
         .stream = G_IO_STREAM(g_object_ref(connection)),
         .access = rm_daemon_access(daemon),
         .peer = peer_address(connection),
-        .deadline = g_get_monotonic_time() + HELLO_WAIT_S * G_USEC_PER_SEC,
+        .deadline = hello_deadline(),
     };
     serve(&caller);
     g_object_unref(caller.stream);

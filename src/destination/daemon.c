@@ -15,6 +15,35 @@
 #define CONNECTIONS_MAX 512
 #define FDS_PER_CONNECTION 8
 #define CONNECTIONS_MIN 8
+/* A session has its connection, QEMU's, the journal, the guardian's, and the data channels. */
+#define FDS_PER_SESSION (32 + RM_CHANNELS_MAX)
+
+/* As many connections and sessions as descriptors allow, of which the usual soft limit is far below what may
+ * be had. */
+static void set_limits(RmDaemon *daemon)
+{
+    struct rlimit limit = {0};
+    RmGateLimits limits;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        rlim_t soft = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = soft;
+    }
+    guint64 descriptors = limit.rlim_cur, wanted = daemon->options->max_sessions;
+    daemon->connections_max = (int)CLAMP(descriptors / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
+    rm_gate_limits(&limits, (guint)daemon->connections_max);
+    limits.tls = daemon->options->common.tls_creds != NULL;
+    daemon->gate = rm_gate_new(&limits, NULL);
+    guint64 others = limits.half_open * FDS_PER_CONNECTION;
+    guint64 possible = descriptors > others ? (descriptors - others) / FDS_PER_SESSION : 0;
+    daemon->sessions_max = (guint)CLAMP(possible, 1, wanted);
+    if (daemon->sessions_max < wanted)
+        g_warning("no more than %u sessions at a time: there are %" G_GUINT64_FORMAT
+                  " descriptors, and each of %" G_GUINT64_FORMAT " sessions may need %d; raise LimitNOFILE= "
+                  "(ulimit -Hn)",
+                  daemon->sessions_max, descriptors, wanted, FDS_PER_SESSION);
+}
 
 RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
@@ -25,6 +54,7 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
     g_cond_init(&daemon->idle);
     daemon->sessions = g_hash_table_new(g_str_hash, g_str_equal);
     daemon->busy = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    set_limits(daemon);
     return daemon;
 }
 
@@ -34,6 +64,7 @@ void rm_daemon_free(RmDaemon *daemon)
         return;
     g_hash_table_unref(daemon->sessions);
     g_hash_table_unref(daemon->busy);
+    rm_gate_free(daemon->gate);
     rm_access_unref(daemon->access);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
@@ -74,7 +105,8 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
     g_mutex_lock(&daemon->lock);
     gboolean stopping = daemon->stopping;
     gboolean ok = !stopping && !g_hash_table_contains(daemon->sessions, session->id);
-    if (ok)
+    gboolean full = g_hash_table_size(daemon->sessions) >= daemon->sessions_max;
+    if (ok && !full)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
     if (stopping)
@@ -82,7 +114,17 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
             error, RM_REASON_LIMIT,
             "rdmamigd on %s is stopping and takes no new sessions; try again when it has been started anew",
             g_get_host_name());
-    return ok || rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd has this session already");
+    if (!ok)
+        return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd has this session already");
+    if (full)
+        return rm_fail(error, RM_REASON_LIMIT,
+                       "this destination has %u sessions, and takes no more at a time; send again when one "
+                       "has ended, or raise its --max-sessions",
+                       daemon->sessions_max);
+    if (rm_pass_identify(session->pass))
+        return TRUE;
+    rm_daemon_remove(daemon, session);
+    return rm_fail(error, RM_REASON_LIMIT, "a flood of connections closed this one before it was accepted");
 }
 
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)
@@ -125,7 +167,8 @@ static void end_session(RmDaemon *daemon, const char *id)
     g_mutex_unlock(&daemon->lock);
 }
 
-void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query)
+void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char *peer, RmControl *control,
+                            json_object *query)
 {
     const char *session, *token;
     RmFate fate;
@@ -134,7 +177,7 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
     if (!rm_json_string(query, "session", &session, &error) ||
         !rm_json_string(query, "token", &token, &error) ||
         !rm_fates_query(session, token, &fate, &done, &error)) {
-        g_warning("a query is not answered: %s", error->message);
+        rm_pass_failed(asker->pass, peer, "a query is not answered", error);
         rm_control_reply_failure(control, query, RM_MSG_ERROR, error, NULL);
         return;
     }
@@ -144,7 +187,10 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
     rm_json_add_string(reply, "fate", rm_fate_name(fate));
     rm_json_add_bool(reply, "done", done);
     rm_control_reply(control, query, reply, NULL);
-    g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    if (fate != RM_FATE_UNKNOWN) /* so it showed its token */
+        g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
+    else
+        rm_log_rate_warn(&daemon->unknown, "session %.40s was asked after by %s: unknown", session, peer);
 }
 
 /* ---- connections ---- */
@@ -152,12 +198,14 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *q
 typedef struct {
     RmDaemon *daemon;
     GSocketConnection *connection;
+    RmPass *pass;
 } Caller;
 
 static gpointer caller_main(gpointer data)
 {
     Caller *caller = data;
-    rm_caller_serve(caller->daemon, caller->connection);
+    rm_caller_serve(caller->daemon, caller->connection, caller->pass);
+    rm_pass_leave(caller->pass);
     g_object_unref(caller->connection);
     g_atomic_int_add(&caller->daemon->connections, -1);
     g_free(caller);
@@ -172,9 +220,16 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
 {
     RmDaemon *daemon = data;
     g_autoptr(GError) error = NULL;
+    g_autoptr(GSocketAddress) address = g_socket_connection_get_remote_address(connection, NULL);
+    int fd = g_socket_get_fd(g_socket_connection_get_socket(connection));
+    RmPass *pass = rm_gate_enter(daemon->gate, address, fd);
+    if (pass == NULL) {
+        g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
+        return TRUE;
+    }
     if (g_atomic_int_add(&daemon->connections, 1) < daemon->connections_max) {
         Caller *caller = g_new(Caller, 1);
-        *caller = (Caller){daemon, g_object_ref(connection)};
+        *caller = (Caller){daemon, g_object_ref(connection), pass};
         GThread *thread = g_thread_try_new("connection", caller_main, caller, &error);
         if (thread != NULL) {
             g_thread_unref(thread);
@@ -185,24 +240,13 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
         g_free(caller);
     }
     g_atomic_int_add(&daemon->connections, -1);
+    rm_pass_leave(pass);
     if (!daemon->full)
         g_warning("connections are being turned away: %s",
                   error != NULL ? error->message : "there are too many");
     daemon->full = TRUE;
     g_io_stream_close(G_IO_STREAM(connection), NULL, NULL);
     return TRUE;
-}
-
-/* As many connections as descriptors allow, of which the usual soft limit is far below what may be had. */
-static int connections_max(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return CONNECTIONS_MIN;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) < 0 && getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return CONNECTIONS_MIN;
-    return (int)CLAMP(limit.rlim_cur / FDS_PER_CONNECTION, CONNECTIONS_MIN, CONNECTIONS_MAX);
 }
 
 /* ---- listening ---- */
@@ -269,7 +313,6 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    daemon->connections_max = connections_max();
     if (!rm_daemon_reload(daemon, error))
         return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */

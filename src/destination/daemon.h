@@ -8,6 +8,7 @@
 
 #include "control/channel.h"
 #include "destination/access.h"
+#include "destination/gate.h"
 #include "destination/options.h"
 #include "transport/transport.h"
 
@@ -17,9 +18,12 @@ typedef struct {
     const RmListenOptions *options; /* immutable */
     char *boot;                     /* immutable: this instance's UUID */
     uint16_t port;                  /* immutable once listening */
-    int connections_max;            /* immutable once listening */
+    int connections_max;            /* immutable */
     int connections;                /* atomic: threads of connections */
     gboolean full;                  /* the main loop's: callers are being turned away */
+    guint sessions_max;             /* immutable */
+    RmGate *gate;                   /* immutable */
+    RmLogRate unknown;              /* of queries after sessions that no journal knows */
 
     GMutex lock;          /* all below */
     GCond idle;           /* signalled when a session ends */
@@ -36,9 +40,11 @@ typedef struct {
     RmRx *rx;            /* NULL until data channels may come */
     gboolean plain_data; /* both ends agreed to data in clear, though the control connection is inside TLS */
     GIOStream *stream;   /* the control connection, borrowed: data channels must show the same certificate */
+    RmPass *pass;        /* of that connection, borrowed */
     GCancellable *cancel;
 } RmDaemonSession;
 
+/* Raises this process' limit of descriptors, which bounds connections and sessions, as far as it may. */
 RmDaemon *rm_daemon_new(const RmListenOptions *options);
 void rm_daemon_free(RmDaemon *daemon);
 
@@ -55,7 +61,8 @@ RmAccess *rm_daemon_access(RmDaemon *daemon);
 /* No new sessions; cancels those before `commit`, waits for all to end. */
 void rm_daemon_stop(RmDaemon *daemon);
 
-/* Used by sessions. Adding fails while stopping. */
+/* Used by sessions. Adding fails while stopping, and with reason limit beyond --max-sessions; from then on
+ * the connection is no longer half-open. */
 gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **error);
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session);
 /* From here on data channels with the session's token go to `rx`; NULL: none any more. */
@@ -67,4 +74,5 @@ void rm_daemon_release(RmDaemon *daemon, const char *path);
 
 /* Answers a `query`, by the journal (fates.h); a session that is aborted by it is ended, with its connection.
  */
-void rm_daemon_answer_query(RmDaemon *daemon, RmControl *control, json_object *query);
+void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char *peer, RmControl *control,
+                            json_object *query);

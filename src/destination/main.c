@@ -68,7 +68,9 @@ static gboolean on_hangup(gpointer data)
     if (this->had_terminal && !has_terminal())
         return on_stop(data);
     rm_service_reloading(this->service);
-    if (rm_daemon_reload(this->daemon, &error))
+    if (this->daemon->options->common.tls_creds == NULL)
+        g_message("there is nothing to reload without --tls-creds; SIGTERM ends rdmamigd");
+    else if (rm_daemon_reload(this->daemon, &error))
         g_message("reloaded: new connections are judged by what is there now");
     else
         g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);

@@ -11,10 +11,13 @@
 
 #include <gio/gio.h>
 
+#define SESSIONS_USUAL 16
+#define SESSIONS_MOST 256
+
 typedef struct {
     RmCommandLine line;
     gboolean listen, version;
-    char *address, *min_chunk, *max_chunk, *max_pinned;
+    char *address, *min_chunk, *max_chunk, *max_pinned, *max_sessions;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -64,6 +67,11 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
         return FALSE;
     if (texts->max_pinned != NULL && !rm_parse_pinned(texts->max_pinned, &options->max_pinned, error))
         return FALSE;
+    if (texts->max_sessions != NULL &&
+        !rm_parse_uint(texts->max_sessions, 1, SESSIONS_MOST, &options->max_sessions, error)) {
+        g_prefix_error(error, "--max-sessions: ");
+        return FALSE;
+    }
     if (options->min_chunk_size > options->max_chunk_size)
         return rm_fail(error, RM_REASON_USAGE, "--min-chunk-size is above --max-chunk-size");
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
@@ -124,6 +132,8 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
          "RAM registered at a time, of each guest (all)", "SIZE"},
+        {"max-sessions", 0, 0, G_OPTION_ARG_STRING, &texts->max_sessions,
+         "guests that may be on their way here at a time (16)", "N"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
     if (!rm_command_line_parse(&texts->line, entries,
@@ -142,6 +152,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     options->port = RM_PORT;
     options->min_chunk_size = RM_CHUNK_MIN;
     options->max_chunk_size = RM_CHUNK_MAX;
+    options->max_sessions = SESSIONS_USUAL;
     char **words = join_listen(argc, argv);
     gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
                   rm_command_line_common(&texts.line, &options->common, error) &&
@@ -152,6 +163,7 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     g_free(texts.max_pinned);
+    g_free(texts.max_sessions);
     return ok ? g_steal_pointer(&options) : NULL;
 }
 

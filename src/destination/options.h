@@ -14,7 +14,8 @@ typedef struct {
     gboolean insecure;
     char **tls_allow; /* names of sources; NULL: every certificate of the CA */
     uint64_t min_chunk_size, max_chunk_size;
-    uint64_t max_pinned; /* bytes registered at a time, of one guest; 0: no bound */
+    uint64_t max_sessions; /* at a time */
+    uint64_t max_pinned;   /* bytes registered at a time, of one guest; 0: no bound */
     RmCommonOptions common;
 } RmListenOptions;
 

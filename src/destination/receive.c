@@ -435,6 +435,8 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
     if (!guarded)
         return FALSE;
     report_accepted(receive, peer);
+    rm_pass_accepted(receive->entry.pass);
+    rm_control_trust(receive->control);
     rm_fault_state(rm_state_name(RM_STATE_PRECOPY));
     return rm_control_reply(receive->control, message, rm_accept_encode(accept), error);
 }
@@ -537,11 +539,12 @@ static void receive_clear(Receive *receive)
     rm_guardian_end(receive->guardian); /* nothing is left to be done */
     rm_found_clear(receive->daemon, &receive->found);
     rm_journal_close(receive->journal); /* from here on nobody looks after the session */
-    if (receive->added)
+    if (receive->added) {
         rm_daemon_remove(receive->daemon, &receive->entry);
+        rm_journal_prune(RM_SIDE_DESTINATION);
+    }
     g_object_unref(receive->entry.cancel);
     g_free(receive->entry.id);
-    rm_journal_prune(RM_SIDE_DESTINATION);
 }
 
 static void on_lost(GCancellable *lost, GCancellable *cancel)
@@ -549,31 +552,29 @@ static void on_lost(GCancellable *lost, GCancellable *cancel)
     g_cancellable_cancel(cancel);
 }
 
-void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, const char *peer)
+void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, const char *peer, RmPass *pass)
 {
-    Receive receive = {.daemon = daemon, .entry = {.cancel = g_cancellable_new(), .stream = stream}};
+    Receive receive = {.daemon = daemon,
+                       .entry = {.cancel = g_cancellable_new(), .stream = stream, .pass = pass}};
     g_autoptr(GError) error = NULL;
     rm_autojson message = NULL;
-    receive.control = rm_control_new(stream, first, &(RmControlParams){0});
+    receive.control = rm_control_new(stream, first, &(RmControlParams){.stranger = TRUE});
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
     gulong handler = g_cancellable_connect(lost, G_CALLBACK(on_lost), receive.entry.cancel, NULL);
     rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
-        if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT) {
-            g_warning("%s: no hello came: %s", peer, error->message);
+        rm_pass_failed(pass, peer, "no hello came", error);
+        if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT)
             tell_source(&receive, error);
-        } else {
-            g_debug("%s: %s", peer, error->message);
-        }
     } else if (strcmp(rm_message_type(message), RM_MSG_QUERY) == 0) {
-        rm_daemon_answer_query(daemon, receive.control, message);
+        rm_daemon_answer_query(daemon, &receive.entry, peer, receive.control, message);
     } else if (accept_hello(&receive, message, peer, &error)) {
         serve_requests(&receive);
     } else {
         rm_fault_state(rm_state_name(RM_STATE_REFUSED));
-        g_warning("%s: refused: %s: %s", peer, rm_reason_name(rm_error_reason(error)), error->message);
+        rm_pass_failed(pass, peer, "refused", error);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);
     }

@@ -18,5 +18,5 @@
 #include "destination/daemon.h"
 
 /* Serves a control connection, a GSocketConnection or a GTlsConnection over one, to its end. `first` was read
- * from it already; `peer` names it in the log. */
-void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, const char *peer);
+ * from it already; `peer` names it in the log; `pass` stays the caller's. */
+void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, const char *peer, RmPass *pass);

@@ -53,6 +53,8 @@ static gboolean fill_hello(RmSession *session, RmHello *hello, GError **error)
     hello->dry_run = options->dry_run;
     hello->pin_all = options->pin_all;
     g_ptr_array_add(hello->features, g_strdup(RM_FEATURE_RELEASE));
+    if (options->common.plain_data)
+        g_ptr_array_add(hello->features, g_strdup(RM_FEATURE_PLAIN_DATA));
     g_hash_table_unref(hello->traits);
     hello->traits = g_hash_table_ref(session->info->traits);
     for (guint i = 0; i < session->blocks->len; i++) {
@@ -140,6 +142,13 @@ gboolean rm_negotiate(RmSession *session, GError **error)
     return TRUE;
 }
 
+/* Both operators' word is needed: what the destination says alone leaves the guest's memory inside TLS. */
+static gboolean is_data_in_clear(const RmSession *session)
+{
+    return session->tls == NULL || (session->options->common.plain_data &&
+                                    rm_has_name(session->accept->features, RM_FEATURE_PLAIN_DATA));
+}
+
 static gboolean connect_tx(RmSession *session, GError **error)
 {
     RmTxParams params = {
@@ -153,7 +162,7 @@ static gboolean connect_tx(RmSession *session, GError **error)
         .device = session->options->common.rdma_device,
         .gid_index = session->options->common.gid_index,
         .packets = session->options->common.packets,
-        .tls = session->tls,
+        .tls = is_data_in_clear(session) ? NULL : session->tls,
         .tls_host = session->options->tls_host ?: session->options->host,
         .serialise = session->options->serialise_chunks,
         .copy = session->watches != NULL && !rm_fault("no-copy"),
@@ -186,14 +195,22 @@ static gboolean next_transport(RmSession *session, const GError *problem, GError
     return TRUE;
 }
 
-/* Whoever asks for TLS may take it for more than it is. */
-static void warn_of_rdma(RmSession *session)
+/* Whoever asks for TLS may take it for more than it is, and who asks for less may not get it. */
+static void tell_data_kind(RmSession *session)
 {
-    if (session->tls != NULL && strcmp(session->transport->name, "rdma") == 0)
+    gboolean tcp = strcmp(session->transport->name, "tcp") == 0, clear = is_data_in_clear(session);
+    g_message("%" G_GUINT64_FORMAT " data channels over %s, %s", session->accept->channels,
+              session->transport->name, tcp && !clear ? "data inside TLS" : "data in clear");
+    if (session->tls != NULL && !tcp)
         rm_reporter_warning(
             session->reporter, RM_REASON_TLS,
             "TLS covers the control connection only: the guest's memory travels over rdma, which is "
             "not encrypted; --transport tcp would be");
+    if (session->options->common.plain_data && tcp && !clear)
+        rm_reporter_warning(
+            session->reporter, RM_REASON_TLS,
+            "the guest's memory travels inside TLS all the same: rdmamigd there was not given "
+            "--plain-data");
 }
 
 gboolean rm_negotiate_data(RmSession *session, GError **error)
@@ -209,7 +226,7 @@ gboolean rm_negotiate_data(RmSession *session, GError **error)
             return FALSE;
         }
     }
-    warn_of_rdma(session);
+    tell_data_kind(session);
     RmSenderParams sender = {
         .tx = session->tx,
         .control = session->control,

@@ -135,6 +135,21 @@ def listens(port):
     return False
 
 
+def holders(folders):
+    """The processes that have a file below one of these folders (a tuple of texts) open."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            links = [os.readlink(link) for link in (folder / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(link.startswith(folders) for link in links):
+            found.append(int(folder.name))
+    return found
+
+
 class Process:
     """A child whose output goes to a file below the test's folder."""
 

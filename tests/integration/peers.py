@@ -96,12 +96,13 @@ def learn_hello(case, source):
 
 
 class Source:
-    """A source without a guest: sends what it's told. Blocks are counted as if they came from elsewhere."""
+    """A source without a guest: sends what it's told. Blocks are counted as if they came from elsewhere. `tls`, an
+    ssl.SSLContext, is what it connects with."""
 
-    def __init__(self, daemon, hello, session=None, keep_alive=True):
-        self.host, self.port = daemon.host, daemon.port
+    def __init__(self, daemon, hello, session=None, keep_alive=True, tls=None):
+        self.host, self.port, self.tls = daemon.host, daemon.port, tls
         self.session = session or str(uuid.uuid4())
-        self.line = Line(socket.create_connection((self.host, self.port)), keep_alive)
+        self.line = Line(self.dial(tls), keep_alive)
         self.hello = {**hello, "session": self.session}
         self.data = []
         self.accept = None
@@ -124,10 +125,14 @@ class Source:
         self.accept = self.accept or reply
         return reply
 
-    def connect(self, channel, token=None):
-        """A data connection; returns the socket and what came back: the ACK, or nothing."""
-        connection = socket.create_connection((self.host, self.port))
-        connection.settimeout(PATIENCE)
+    def dial(self, tls):
+        connection = socket.create_connection((self.host, self.port), PATIENCE)
+        return connection if tls is None else tls.wrap_socket(connection)
+
+    def connect(self, channel, token=None, **tls):
+        """A data connection, of the same kind as the control connection or with `tls`; returns the socket and what came
+        back: the ACK, or nothing."""
+        connection = self.dial(tls.get("tls", self.tls))
         connection.sendall(b"RMDATA1\n"
                            + bytes.fromhex(token or self.accept["token"]) + struct.pack("<II", channel, 0))
         try:

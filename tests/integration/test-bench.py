@@ -35,7 +35,7 @@ class Bench(lib.Case):
         for row in rows:
             metrics.setdefault((row["case"], row["subject"]), {})[row["metric"]] = row["median"]
         self.assertEqual(set(metrics), {(case, subject) for case in ("stopped", "dirtying")
-                                        for subject in ("ours", "qemu-10.0 tcp", "qemu-10.0 multifd")})
+                                        for subject in ("ours", "ours tls", "qemu-10.0 tcp", "qemu-10.0 multifd")})
         for (case, subject), figures in metrics.items():
             # Alike for all, but for the times that a stopped guest has not.
             wanted = {"total_ms", "bulk_mib_s", "cpu_s", "sent_mib", "rounds"}
@@ -62,7 +62,7 @@ class Bench(lib.Case):
         self.assertEqual(docs.read_text(), once)
         self.assertTrue(once.startswith(around[0]) and once.endswith(around[1]), once)
         self.assertNotIn("old", once)
-        self.assertEqual(once.count("\n| ours |") + once.count("\n| qemu-"), len(rows))
+        self.assertEqual(once.count("\n| ours ") + once.count("\n| qemu-"), len(rows))
 
     def test_report_refuses(self):
         """What isn't rows, and pages without a place for them."""

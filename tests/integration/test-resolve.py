@@ -12,25 +12,11 @@ import sys
 import time
 from pathlib import Path
 
-from lib import DONE, DOUBTFUL, FAILED, MIB, RDMAMIG, REFUSED, Case, Daemon, Qemu, Send, run, wait_until
+from lib import (DONE, DOUBTFUL, FAILED, MIB, RDMAMIG, REFUSED, Case, Daemon, Qemu, Send, holders, run,
+                 wait_until)
 from peers import Proxy
 
 BUSY = 3  # exit status of resolve for a session that somebody looks after
-
-
-def holders(journals):
-    """The processes that have a file below one of these folders open."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            links = [os.readlink(link) for link in (folder / "fd").iterdir()]
-        except OSError:
-            continue
-        if any(link.startswith(journals) for link in links):
-            found.append(int(folder.name))
-    return found
 
 
 class Broken(Case):

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OWNERS = ("–", "source", "destination", "not touched", "paused", "as the last line")
 
 reasons = re.findall(r'X\(\w+, "([a-z-]+)"\)', (ROOT / "src/common/reason.h").read_text())
-text = (ROOT / "docs/troubleshooting.md").read_text().split("## Reasons")[1]
+text = (ROOT / "docs/troubleshooting.md").read_text().split("## Reasons")[1].split("\n## ")[0]
 rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| ")][2:]
 assert len(reasons) > 40, "the enum was not understood"
 assert [row[0].strip("| ") for row in rows] == reasons, set(reasons) ^ {row[0].strip("| ") for row in rows} or "the order differs"

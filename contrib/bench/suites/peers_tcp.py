@@ -21,7 +21,7 @@ def guest_of(options):
 
 
 def describe(options):
-    return f"{guest_of(options)}; 2 channels for rdmamig and multifd"
+    return f"{guest_of(options)}; 2 channels for rdmamig and multifd; `ours tls`: inside TLS, control and data"
 
 
 def warm_up(options):
@@ -33,6 +33,8 @@ def subjects(options):
     uri = f"tcp:127.0.0.1:{moves.lib.free_port()}"
     return [
         Subject("ours", CASES, lambda case: moves.ours(guest, case == "stopped", "--transport", "tcp")),
+        *([Subject("ours tls", CASES, lambda case: moves.ours(guest, case == "stopped", "--transport", "tcp", tls=True))]
+          if moves.supports("--tls-creds") else []),
         Subject(f"{qemu} tcp", CASES, lambda case: moves.peer(guest, case == "stopped", uri)),
         Subject(f"{qemu} multifd", CASES,
                 lambda case: moves.peer(guest, case == "stopped", uri, ["multifd"], multifd_channels=2)),

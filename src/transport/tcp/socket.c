@@ -309,6 +309,14 @@ static int land(const RmTcpLine *line, struct msghdr *message, size_t length)
     return 0;
 }
 
+/* The peer's bytes have ended, or broken off: inside a record, TLS takes that for a bad one. */
+static gboolean is_at_end(const RmTcpLine *line)
+{
+    uint8_t byte;
+    ssize_t n = recv(line->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN);
+}
+
 /* Fills the landing's first `wish` bytes; *ret_got: what came. -ENODATA at an end that the peer has
  * announced. */
 static int fill_landing(const RmTcpLine *line, size_t wish, size_t *ret_got)
@@ -320,7 +328,7 @@ static int fill_landing(const RmTcpLine *line, size_t wish, size_t *ret_got)
                                                             NULL, &problem);
         int code = n > 0 ? 0 : n == 0 ? -ENODATA : retry(line, problem, POLLIN);
         if (code < 0)
-            return code;
+            return code == -EBADMSG && is_at_end(line) ? -EPIPE : code;
         *ret_got += (size_t)MAX(n, 0);
     }
     return 0;

@@ -10,6 +10,7 @@
  */
 #include "transport/verbs/listener.h"
 
+#include "common/log-rate.h"
 #include "common/reason.h"
 #include "transport/tcp/wire.h"
 #include "transport/verbs/events.h"
@@ -29,6 +30,7 @@ struct RmVerbsListener {
     const char *host;
     RmChoice tos;
     RmVerbsEvents events;
+    RmLogRate strangers; /* who has no token decides how often it knocks */
     GPtrArray *ids; /* struct rdma_cm_id*, listening */
 
     GMutex lock;
@@ -81,7 +83,7 @@ static void handle_request(RmVerbsListener *listener, struct rdma_cm_id *id, con
     if (ok)
         return;
     g_autofree char *peer = peer_name(id);
-    g_warning("%s: %s", peer, error->message);
+    rm_log_rate_warn(&listener->strangers, "%s: %s", peer, error->message);
     rdma_reject(id, NULL, 0);
     rdma_destroy_id(id);
 }

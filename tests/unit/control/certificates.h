@@ -140,3 +140,19 @@ static inline char *creds_new(const Issued *ca, gboolean server, const Wish *wis
     issued_clear(&own);
     return dir;
 }
+
+/* One of no folder; unreferenced by the caller. */
+static inline GTlsCertificate *certificate_with_key(const Issued *of, const Wish *wish)
+{
+    Issued issued = issue(wish, of);
+    gnutls_datum_t pem, key;
+    gnutls_x509_crt_export2(issued.crt, GNUTLS_X509_FMT_PEM, &pem);
+    gnutls_x509_privkey_export2_pkcs8(issued.key, GNUTLS_X509_FMT_PEM, NULL, GNUTLS_PKCS_PLAIN, &key);
+    g_autofree char *text = g_strdup_printf("%.*s%.*s", (int)pem.size, pem.data, (int)key.size, key.data);
+    GTlsCertificate *certificate = g_tls_certificate_new_from_pem(text, -1, NULL);
+    g_assert_nonnull(certificate);
+    gnutls_free(pem.data);
+    gnutls_free(key.data);
+    issued_clear(&issued);
+    return certificate;
+}

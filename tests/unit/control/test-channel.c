@@ -251,6 +251,48 @@ static void test_flood_of_containers(void)
     assert_broken(other, RM_REASON_PROTOCOL, "too many members");
 }
 
+/* A mebibyte of text, which would be 3 MiB in memory: once is a large hello. */
+static char *large_message(const char *type)
+{
+    GString *line = g_string_new(NULL);
+    g_string_printf(line, "{\"type\":\"%s\",\"a\":[\"\"", type);
+    while (line->len < (900 << 10))
+        g_string_append(line, ",\"0123456789abcdef0123456789\"");
+    g_string_append(line, "]}\n");
+    return g_string_free(line, FALSE);
+}
+
+/* What a peer may say without end, a stranger may not, in however many messages of whatever kind. */
+static void test_stranger(void)
+{
+    g_autofree char *hello = large_message("hello");
+    g_autofree char *keepalive = large_message("keep-alive");
+    RmControlParams params = patient;
+    params.stranger = TRUE;
+    for (int trusted = 0; trusted < 2; trusted++) {
+        g_autoptr(RmControl) control = NULL;
+        rm_autofd fd = -1; /* closed first */
+        rm_autojson request = NULL;
+        g_autoptr(GError) error = NULL;
+        control = against_fd(&params, &fd);
+        put_text(fd, hello);
+        g_assert_true(rm_control_receive(control, BOUND_US / 1000, NULL, &request, &error));
+        g_assert_no_error(error);
+        if (trusted)
+            rm_control_trust(control);
+        for (int i = 0; i < (trusted ? 8 : 1); i++) /* a broken one reads no further */
+            put_text(fd, keepalive);
+        put_text(fd, "{\"type\":\"next\",\"id\":2}\n");
+        if (!trusted) {
+            assert_broken(control, RM_REASON_PROTOCOL, "too much said before");
+            continue;
+        }
+        g_clear_pointer(&request, json_object_put);
+        g_assert_true(rm_control_receive(control, BOUND_US / 1000, NULL, &request, &error));
+        g_assert_no_error(error);
+    }
+}
+
 static void test_failure_replies(void)
 {
     static const struct {
@@ -393,6 +435,7 @@ int main(int argc, char **argv)
     g_test_add_func("/channel/long-line", test_long_line);
     g_test_add_func("/channel/flood", test_flood);
     g_test_add_func("/channel/flood-of-containers", test_flood_of_containers);
+    g_test_add_func("/channel/stranger", test_stranger);
     g_test_add_func("/channel/failure-replies", test_failure_replies);
     g_test_add_func("/channel/timeouts-of-calls", test_timeouts_of_calls);
     g_test_add_func("/channel/cancellable", test_cancellable);

@@ -15,7 +15,7 @@ static void test_listen(void)
     };
     for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
         char *data[] = {(char *)cases[i].data, NULL};
-        RmListenOptions options = {.host = (char *)cases[i].host, .data_addresses = data};
+        RmListenOptions options = {.host = (char *)cases[i].host, .data_addresses = data, .max_sessions = 16};
         g_autoptr(GError) error = NULL;
         RmDaemon *daemon = rm_daemon_new(&options);
         rm_daemon_listen(daemon, &error);
