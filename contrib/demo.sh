@@ -72,6 +72,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+export RDMAMIG_CONFIG_DIR=$work/etc # not this host's options
 export RDMAMIG_RUN_DIR=$work/run
 mkdir "$RDMAMIG_RUN_DIR"
 

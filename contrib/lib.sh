@@ -6,7 +6,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libglib2.0-dev libgnutls28-dev libjson-c-dev libxxhash-dev libibverbs-dev librdmacm-dev libcap-ng-dev libsystemd-dev scdoc python3"
+BUILD_PACKAGES="gcc libc6-dev meson ninja-build pkg-config libglib2.0-dev libgnutls28-dev libjson-c-dev libxxhash-dev libibverbs-dev librdmacm-dev libcap-ng-dev libsystemd-dev libmicrohttpd-dev scdoc python3"
 GUEST_PACKAGES="qemu-system-x86 qemu-system-data seabios"
 TEST_PACKAGES="nbdkit libnbd-bin glib-networking openssl systemd dbus"
 # What runs inside the VM of tests/vm comes from the host: the RDMA libraries, their tools, iproute2's `rdma`.

@@ -28,17 +28,35 @@ gboolean rm_log_rate_take(RmLogRate *rate, gint64 now, guint64 *ret_dropped)
     return ok;
 }
 
-void rm_log_rate_warn(RmLogRate *rate, const char *format, ...)
+/* The line, or NULL if it is one too many. */
+static char *line_at_rate(RmLogRate *rate, const char *format, va_list arguments)
 {
     guint64 dropped;
     if (!rm_log_rate_take(rate, g_get_monotonic_time(), &dropped))
-        return;
+        return NULL;
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    if (dropped == 0)
+        return g_steal_pointer(&text);
+    return g_strdup_printf("%s (and %" G_GUINT64_FORMAT " more of this kind that were not logged)", text,
+                           dropped);
+}
+
+void rm_log_rate_warn(RmLogRate *rate, const char *format, ...)
+{
     va_list arguments;
     va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    g_autofree char *line = line_at_rate(rate, format, arguments);
     va_end(arguments);
-    if (dropped > 0)
-        g_warning("%s (and %" G_GUINT64_FORMAT " more of this kind that were not logged)", text, dropped);
-    else
-        g_warning("%s", text);
+    if (line != NULL)
+        g_warning("%s", line);
+}
+
+void rm_log_rate_event(RmLogRate *rate, RmLogEvent event, RmReason reason, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    g_autofree char *line = line_at_rate(rate, format, arguments);
+    va_end(arguments);
+    if (line != NULL)
+        rm_log_event(event, G_LOG_LEVEL_WARNING, reason, "%s", line);
 }

@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include "common/log-event.h"
+
 #include <glib.h>
 
 /* A token bucket in one number: the time at which it will be full again. 0 is a full one. Takes a token if
@@ -24,3 +26,6 @@ gboolean rm_log_rate_take(RmLogRate *rate, gint64 now, guint64 *ret_dropped);
 
 /* g_warning() with `domain`, at that rate. */
 void rm_log_rate_warn(RmLogRate *rate, const char *format, ...) G_GNUC_PRINTF(2, 3);
+/* The same as an event (common/log-event.h). */
+void rm_log_rate_event(RmLogRate *rate, RmLogEvent event, RmReason reason, const char *format, ...)
+    G_GNUC_PRINTF(4, 5);

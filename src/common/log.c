@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Log lines to the journal or to stderr, and to the system's log where the environment asks for it.
+ * Log lines to the journal or to stderr, and to the system's log where the environment asks for it: to the
+ * journal if there is one, for the sake of its fields, else to syslog.
  *
  * The thread that logs may be the one that holds a stopped guest, so a line must never wait for its reader:
  * stderr is polled first, and the line is dropped (and counted) if there is no room shortly after. A line is
@@ -8,6 +9,7 @@
  */
 #include "common/log.h"
 
+#include "common/journald.h"
 #include "common/printable.h"
 #include "common/system-log.h"
 
@@ -95,11 +97,12 @@ static GLogWriterOutput write_log(GLogLevelFlags level, const GLogField *fields,
 {
     if (!wanted(level, field(fields, count, "GLIB_DOMAIN")))
         return G_LOG_WRITER_HANDLED;
-    if (to_system)
-        rm_system_log(level, program_name, field(fields, count, "MESSAGE") ?: "");
-    else if (g_log_writer_is_journald(STDERR_FILENO) &&
-             g_log_writer_journald(level, fields, count, NULL) == G_LOG_WRITER_HANDLED)
+    gboolean to_journal = to_system || rm_journald_is_stderr();
+    gboolean taken = to_journal && rm_journald_send(program_name, fields, count);
+    if (taken && !to_system)
         return G_LOG_WRITER_HANDLED;
+    if (to_system && !taken)
+        rm_system_log(level, program_name, field(fields, count, "MESSAGE") ?: "");
     log_to_stderr(level, field(fields, count, "MESSAGE") ?: "");
     return G_LOG_WRITER_HANDLED;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /*
- * Where messages go: GLib's structured log, written to the journal if stderr is connected to it, else one
- * line each on stderr; with RDMAMIG_LOG=system in the environment to the host's log and to stderr
- * (common/system-log.h). Modules log with g_debug(); sessions and main() report with g_message(), g_warning()
- * and g_critical().
+ * Where messages go: GLib's structured log, written to the journal if stderr is connected to it, with whose
+ * the line is in fields (common/log-context.h), else one line each on stderr; with RDMAMIG_LOG=system in the
+ * environment to the host's log (the journal, or common/system-log.h) and to stderr. Modules log with
+ * g_debug(); sessions and main() report with g_message(), g_warning() and g_critical().
  */
 #pragma once
 

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "control/config-file.h"
 #include "transport/transport.h"
 
 /* As given at either end. */
@@ -23,17 +24,26 @@ typedef struct {
     char *gid_index, *ack_timeout, *tos;
     gboolean plain_data, verbose, debug, quiet, help;
     char *rdma_device, *tls_creds;
+    RmSettings settings; /* what holds, of file and command line */
+    char *config;
+    gboolean no_config, check_config;
+    char *checked; /* with --check-config: what holds, as a configuration file */
 } RmCommandLine;
 
-/* Takes the words (the program's name first, NULL-terminated) apart by `entries` and the common options;
+/* Takes the words (the program's name first, NULL-terminated) apart by `entries` and the common options,
+ * after those of the configuration file at `place` (NULL: the program has none) that they don't replace;
  * texts that entries point to are the caller's. What follows the options is refused. With --help *ret_text is
  * set (caller prints and frees), and nothing else is to be looked at. Reason usage. */
-gboolean rm_command_line_parse(RmCommandLine *line, const GOptionEntry *entries, const char *summary,
-                               char **words, char **ret_text, GError **error);
+gboolean rm_command_line_parse(RmCommandLine *line, const RmConfigPlace *place, const GOptionEntry *entries,
+                               const char *summary, char **words, char **ret_text, GError **error);
 /* Checks the common options and hands them over. */
 gboolean rm_command_line_common(RmCommandLine *line, RmCommonOptions *ret_options, GError **error);
 void rm_command_line_clear(RmCommandLine *line);
 void rm_common_options_clear(RmCommonOptions *options);
+
+/* What was found wrong with what the option names, as an error of the option: its name comes first, unless
+ * one does already. Reason usage; always returns FALSE. */
+gboolean rm_option_blame(const char *option, const GError *problem, GError **error);
 
 /* Parsers of one option's text, which leave *value alone if it is NULL; errors begin with the option's name,
  * and have reason usage. */

@@ -13,6 +13,7 @@
  */
 #include "control/link.h"
 
+#include "common/log-context.h"
 #include "control/line.h"
 #include "control/tls.h"
 
@@ -387,8 +388,8 @@ RmLink *rm_link_new(GIOStream *stream, const char *first, const RmLinkOps *ops, 
 
 void rm_link_start(RmLink *link)
 {
-    link->reader = g_thread_new("control-reader", run_reader, link);
-    link->keeper = g_thread_new("control-keeper", run_keeper, link);
+    link->reader = rm_log_thread_new("control-reader", run_reader, link);
+    link->keeper = rm_log_thread_new("control-keeper", run_keeper, link);
 }
 
 /* Says that nothing more will come, and lets the peer close first: closing with unread bytes of the peer in

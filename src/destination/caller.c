@@ -54,6 +54,7 @@ static void part(Caller *caller)
 
 static void refuse(Caller *caller, const GError *error)
 {
+    rm_metrics_count_refusal(caller->daemon->metrics, rm_error_reason(error));
     rm_pass_failed(caller->pass, caller->peer, "refused", error);
 }
 
@@ -93,6 +94,8 @@ static gboolean hand_over(Caller *caller, const RmTcpPreamble *preamble, GError 
         if (rm_token_equal(session->token, preamble->token) && session->rx != NULL)
             found = session;
     }
+    if (found != NULL)
+        rm_log_context_enter(found->log);
     gboolean ok =
         found != NULL
             ? belongs(found, caller->stream, error) &&
@@ -108,8 +111,12 @@ static void take_data(Caller *caller, char first)
     g_autoptr(GError) error = NULL;
     RmTcpPreamble preamble;
     if (!rm_tcp_preamble_receive(caller->stream, first, left_ms(caller), NULL, &preamble, &error) ||
-        (rm_pass_identify(caller->pass) && !hand_over(caller, &preamble, &error)))
+        (rm_pass_identify(caller->pass) && !hand_over(caller, &preamble, &error))) {
+        rm_metrics_count_refusal(caller->daemon->metrics, rm_error_reason(error));
         rm_pass_failed(caller->pass, caller->peer, "a data connection", error);
+    } else {
+        rm_metrics_count(caller->daemon->metrics, RM_METRIC_CONNECTIONS_DATA);
+    }
 }
 
 /* ---- control connections ---- */
@@ -161,6 +168,7 @@ static gboolean begin_tls(Caller *caller)
     g_autofree char *address = g_steal_pointer(&caller->peer);
     g_autofree char *name = rm_tls_peer_name(stream);
     caller->peer = g_strdup_printf("%s (%s)", address, name);
+    rm_log_context_set(NULL, NULL, caller->peer);
     /* It has shown who it is, and on busy hosts that may have taken most of the time. */
     caller->deadline = hello_deadline();
     return TRUE;
@@ -196,10 +204,12 @@ static void serve(Caller *caller)
                        caller->pass);
     else if (first == RM_TCP_MAGIC[0])
         take_data(caller, inside[0]);
-    else if (first != '\0')
+    else if (first != '\0') {
         refuse_garbage(caller);
-    else
+    } else {
+        rm_metrics_count(caller->daemon->metrics, RM_METRIC_REFUSED_SILENT);
         g_debug("%s: a connection that said nothing was closed", caller->peer);
+    }
 }
 
 static char *peer_address(GSocketConnection *connection)
@@ -220,7 +230,10 @@ void rm_caller_serve(RmDaemon *daemon, GSocketConnection *connection, RmPass *pa
         .peer = peer_address(connection),
         .deadline = hello_deadline(),
     };
+    rm_log_context_set(NULL, NULL, caller.peer);
+    rm_metrics_add(daemon->metrics, RM_METRIC_CONNECTIONS, 1);
     serve(&caller);
+    rm_metrics_add(daemon->metrics, RM_METRIC_CONNECTIONS, -1);
     g_object_unref(caller.stream);
     rm_access_unref(caller.access);
     g_free(caller.peer);

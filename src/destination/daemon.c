@@ -49,6 +49,7 @@ RmDaemon *rm_daemon_new(const RmListenOptions *options)
 {
     RmDaemon *daemon = g_new0(RmDaemon, 1);
     daemon->options = options;
+    daemon->metrics = rm_daemon_metrics_new();
     daemon->boot = g_uuid_string_random();
     g_mutex_init(&daemon->lock);
     g_cond_init(&daemon->idle);
@@ -68,6 +69,7 @@ void rm_daemon_free(RmDaemon *daemon)
     rm_access_unref(daemon->access);
     g_mutex_clear(&daemon->lock);
     g_cond_clear(&daemon->idle);
+    rm_daemon_metrics_free(daemon->metrics);
     g_free(daemon->boot);
     g_free(daemon);
 }
@@ -82,12 +84,12 @@ RmAccess *rm_daemon_access(RmDaemon *daemon)
     return access;
 }
 
-gboolean rm_daemon_reload(RmDaemon *daemon, GError **error)
+gboolean rm_daemon_reload(RmDaemon *daemon, char *const *allowed, GError **error)
 {
     const RmListenOptions *options = daemon->options;
     if (options->common.tls_creds == NULL)
         return TRUE;
-    RmAccess *access = rm_access_load(options->common.tls_creds, options->tls_allow, error);
+    RmAccess *access = rm_access_load(options->common.tls_creds, allowed, error);
     if (access == NULL)
         return FALSE;
     g_mutex_lock(&daemon->lock);
@@ -104,9 +106,9 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
 {
     g_mutex_lock(&daemon->lock);
     gboolean stopping = daemon->stopping;
-    gboolean ok = !stopping && !g_hash_table_contains(daemon->sessions, session->id);
+    gboolean known = g_hash_table_contains(daemon->sessions, session->id);
     gboolean full = g_hash_table_size(daemon->sessions) >= daemon->sessions_max;
-    if (ok && !full)
+    if (!stopping && !known && !full)
         g_hash_table_insert(daemon->sessions, session->id, session);
     g_mutex_unlock(&daemon->lock);
     if (stopping)
@@ -114,7 +116,7 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
             error, RM_REASON_LIMIT,
             "rdmamigd on %s is stopping and takes no new sessions; try again when it has been started anew",
             g_get_host_name());
-    if (!ok)
+    if (known)
         return rm_fail(error, RM_REASON_GUEST_BUSY, "rdmamigd has this session already");
     if (full)
         return rm_fail(error, RM_REASON_LIMIT,
@@ -139,8 +141,37 @@ void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session)
 void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx)
 {
     g_mutex_lock(&daemon->lock);
+    if (session->rx != NULL)
+        daemon->received_bytes += session->rx->ops->payload_bytes(session->rx);
     session->rx = rx;
     g_mutex_unlock(&daemon->lock);
+}
+
+/* The lock keeps the transports alive meanwhile; what they are asked are two numbers each. */
+void rm_daemon_sample(RmDaemon *daemon, RmMetricsSample *ret_sample)
+{
+    GHashTableIter iter;
+    gpointer value;
+    RmMetricsSample sample = {0};
+    g_mutex_lock(&daemon->lock);
+    sample.received_bytes = daemon->received_bytes;
+    g_hash_table_iter_init(&iter, daemon->sessions);
+    while (g_hash_table_iter_next(&iter, NULL, &value)) {
+        RmRx *rx = ((RmDaemonSession *)value)->rx;
+        if (rx == NULL)
+            continue;
+        sample.received_bytes += rx->ops->payload_bytes(rx);
+        sample.registered_bytes += rx->ops->registered_bytes(rx);
+    }
+    g_mutex_unlock(&daemon->lock);
+    RmGateCounts counts;
+    rm_gate_count(daemon->gate, &counts);
+    sample.half_open = counts.half_open;
+    sample.half_open_ended = counts.ended;
+    sample.blocked = counts.blocked;
+    sample.blocked_ended = counts.turned_away;
+    rm_process_usage(&sample.process);
+    *ret_sample = sample;
 }
 
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path)
@@ -174,6 +205,7 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char
     RmFate fate;
     gboolean done;
     g_autoptr(GError) error = NULL;
+    rm_metrics_count(daemon->metrics, RM_METRIC_CONNECTIONS_QUERY);
     if (!rm_json_string(query, "session", &session, &error) ||
         !rm_json_string(query, "token", &token, &error) ||
         !rm_fates_query(session, token, &fate, &done, &error)) {
@@ -187,10 +219,12 @@ void rm_daemon_answer_query(RmDaemon *daemon, RmDaemonSession *asker, const char
     rm_json_add_string(reply, "fate", rm_fate_name(fate));
     rm_json_add_bool(reply, "done", done);
     rm_control_reply(control, query, reply, NULL);
-    if (fate != RM_FATE_UNKNOWN) /* so it showed its token */
+    if (fate != RM_FATE_UNKNOWN) { /* so it showed its token */
+        rm_log_context_set(session, NULL, NULL);
         g_message("session %.40s was asked after: %s", session, rm_fate_name(fate));
-    else
+    } else {
         rm_log_rate_warn(&daemon->unknown, "session %.40s was asked after by %s: unknown", session, peer);
+    }
 }
 
 /* ---- connections ---- */
@@ -240,6 +274,7 @@ static gboolean on_connection(GSocketService *service, GSocketConnection *connec
         g_free(caller);
     }
     g_atomic_int_add(&daemon->connections, -1);
+    rm_metrics_count(daemon->metrics, RM_METRIC_REFUSED_BUSY);
     rm_pass_leave(pass);
     if (!daemon->full)
         g_warning("connections are being turned away: %s",
@@ -313,7 +348,7 @@ gboolean rm_daemon_listen(RmDaemon *daemon, GError **error)
     const RmListenOptions *options = daemon->options;
     g_autoptr(GSocketService) service = g_socket_service_new();
     gboolean ok;
-    if (!rm_daemon_reload(daemon, error))
+    if (!rm_daemon_reload(daemon, options->tls_allow, error))
         return FALSE;
     rm_transports_probe("auto"); /* so that the first session need not wait for it */
     g_socket_listener_set_backlog(G_SOCKET_LISTENER(service), SOMAXCONN);

@@ -6,9 +6,11 @@
  */
 #pragma once
 
+#include "common/log-context.h"
 #include "control/channel.h"
 #include "destination/access.h"
 #include "destination/gate.h"
+#include "destination/metrics.h"
 #include "destination/options.h"
 #include "transport/transport.h"
 
@@ -21,14 +23,16 @@ typedef struct {
     int connections_max;            /* immutable */
     int connections;                /* atomic: threads of connections */
     gboolean full;                  /* the main loop's: callers are being turned away */
+    RmDaemonMetrics *metrics;       /* thread-safe */
     guint sessions_max;             /* immutable */
     RmGate *gate;                   /* immutable */
     RmLogRate unknown;              /* of queries after sessions that no journal knows */
 
-    GMutex lock;          /* all below */
-    GCond idle;           /* signalled when a session ends */
-    GHashTable *sessions; /* char* id -> RmDaemonSession* */
-    GHashTable *busy;     /* char*: QMP paths in use */
+    GMutex lock;             /* all below */
+    GCond idle;              /* signalled when a session ends */
+    GHashTable *sessions;    /* char* id -> RmDaemonSession* */
+    GHashTable *busy;        /* char*: QMP paths in use */
+    uint64_t received_bytes; /* by sessions' transports that have ended */
     gboolean stopping;
     RmAccess *access; /* NULL: no TLS */
 } RmDaemon;
@@ -42,6 +46,7 @@ typedef struct {
     GIOStream *stream;   /* the control connection, borrowed: data channels must show the same certificate */
     RmPass *pass;        /* of that connection, borrowed */
     GCancellable *cancel;
+    RmLogContext *log; /* its thread's, borrowed */
 } RmDaemonSession;
 
 /* Raises this process' limit of descriptors, which bounds connections and sessions, as far as it may. */
@@ -52,9 +57,9 @@ void rm_daemon_free(RmDaemon *daemon);
  * internal. */
 gboolean rm_daemon_listen(RmDaemon *daemon, GError **error);
 
-/* Reads again what may change while the daemon runs: the credentials of --tls-creds, and who may call. On
- * failure all stays as it was. Sessions that run are left alone. */
-gboolean rm_daemon_reload(RmDaemon *daemon, GError **error);
+/* Reads the credentials of --tls-creds again, for connections from then on, and lets in the names `allowed`
+ * (NULL: every certificate of the CA). On failure all stays as it was. Sessions that run are left alone. */
+gboolean rm_daemon_reload(RmDaemon *daemon, char *const *allowed, GError **error);
 /* Who may call from now on; NULL without TLS. Caller unrefs. */
 RmAccess *rm_daemon_access(RmDaemon *daemon);
 
@@ -67,6 +72,9 @@ gboolean rm_daemon_add(RmDaemon *daemon, RmDaemonSession *session, GError **erro
 void rm_daemon_remove(RmDaemon *daemon, RmDaemonSession *session);
 /* From here on data channels with the session's token go to `rx`; NULL: none any more. */
 void rm_daemon_set_rx(RmDaemon *daemon, RmDaemonSession *session, RmRx *rx);
+
+/* What all sessions have received and hold now; any thread. */
+void rm_daemon_sample(RmDaemon *daemon, RmMetricsSample *ret_sample);
 
 /* Marks a QMP path as in use; FALSE if it is already. */
 gboolean rm_daemon_claim(RmDaemon *daemon, const char *path);

@@ -426,8 +426,8 @@ void rm_pass_failed(RmPass *pass, const char *peer, const char *what, const GErr
     if (reason == RM_REASON_PEER_LOST || reason == RM_REASON_CANCELLED)
         g_debug("%s: %s: %s", peer, what, error->message);
     else
-        rm_log_rate_warn(is_strangers(reason) ? &gate->strangers : &gate->refusals, "%s: %s: %s: %s", peer,
-                         what, rm_reason_name(reason), error->message);
+        rm_log_rate_event(is_strangers(reason) ? &gate->strangers : &gate->refusals, RM_LOG_REFUSED, reason,
+                          "%s: %s: %s: %s", peer, what, rm_reason_name(reason), error->message);
     rm_pass_count_failure(pass, reason);
 }
 

@@ -54,9 +54,11 @@ static gboolean settle(RmJournal *journal, int qmp_fd, GError **error)
     if (guest == NULL && rm_journal_vmm_lives(facts))
         g_warning("QEMU (pid %d) can't be reached: %s", (int)facts->pid, unreachable->message);
     if (ok && state == RM_STATE_DONE)
-        g_message("session %s: guest %s is here", facts->session, facts->guest);
-    else if (ok)
-        g_message("session %s ended without the guest", facts->session);
+        rm_log_event(RM_LOG_MOVED, G_LOG_LEVEL_MESSAGE, RM_REASON_NONE, "session %s: guest %s is here",
+                     facts->session, facts->guest);
+    else if (ok) /* its daemon has died */
+        rm_log_event(rm_state_log_event(state), G_LOG_LEVEL_MESSAGE, RM_REASON_INTERNAL,
+                     "session %s ended without the guest", facts->session);
     else
         g_prefix_error(error, "next: rdmamig resolve %s; ", facts->session);
     return ok;

@@ -6,7 +6,9 @@
 #include "common/privileges.h"
 #include "destination/daemon.h"
 #include "destination/guard.h"
+#include "destination/metrics-http.h"
 #include "destination/options.h"
+#include "destination/reload.h"
 #include "destination/service.h"
 #include "destination/sweep.h"
 #include "handover/journal.h"
@@ -24,6 +26,8 @@ typedef struct {
     RmService *service;
     GThread *stopper; /* NULL until it is to stop */
     gboolean had_terminal;
+    int argc;
+    char **argv;
 } Main;
 
 static gboolean on_stopped(gpointer data)
@@ -68,12 +72,7 @@ static gboolean on_hangup(gpointer data)
     if (this->had_terminal && !has_terminal())
         return on_stop(data);
     rm_service_reloading(this->service);
-    if (this->daemon->options->common.tls_creds == NULL)
-        g_message("there is nothing to reload without --tls-creds; SIGTERM ends rdmamigd");
-    else if (rm_daemon_reload(this->daemon, &error))
-        g_message("reloaded: new connections are judged by what is there now");
-    else
-        g_critical("nothing was reloaded, and what was loaded before still holds: %s", error->message);
+    rm_reload(this->daemon, this->argc, this->argv);
     rm_service_reloaded(this->service);
     return G_SOURCE_CONTINUE;
 }
@@ -84,19 +83,42 @@ static gboolean on_swept(gpointer data)
     return G_SOURCE_REMOVE;
 }
 
-static int run(const RmListenOptions *options)
+/* In the server's thread. */
+static char *render_metrics(gpointer data)
+{
+    RmDaemon *daemon = data;
+    RmMetricsSample sample;
+    rm_daemon_sample(daemon, &sample);
+    return rm_metrics_render(daemon->metrics, &sample);
+}
+
+/* *ret_http is NULL if it is not wanted. */
+static gboolean start_metrics(RmDaemon *daemon, RmMetricsHttp **ret_http, GError **error)
+{
+    const RmListenOptions *options = daemon->options;
+    *ret_http = NULL;
+    if (options->metrics_port == 0)
+        return TRUE;
+    *ret_http =
+        rm_metrics_http_start(options->metrics_host, options->metrics_port, render_metrics, daemon, error);
+    return *ret_http != NULL;
+}
+
+static int run(const RmListenOptions *options, int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *in_memory = rm_journal_volatile();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     RmDaemon *daemon = rm_daemon_new(options);
-    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal()};
+    Main this = {.loop = loop, .daemon = daemon, .had_terminal = has_terminal(), .argc = argc, .argv = argv};
     signal(SIGPIPE, SIG_IGN);
     g_unix_signal_add(SIGINT, on_stop, &this);
     g_unix_signal_add(SIGTERM, on_stop, &this);
     g_unix_signal_add(SIGHUP, on_hangup, &this);
-    if (!rm_daemon_listen(daemon, &error)) {
+    RmMetricsHttp *metrics;
+    if (!start_metrics(daemon, &metrics, &error) || !rm_daemon_listen(daemon, &error)) {
         g_critical("%s", error->message);
+        rm_metrics_http_stop(metrics);
         rm_daemon_free(daemon);
         return 1;
     }
@@ -112,8 +134,15 @@ static int run(const RmListenOptions *options)
     g_main_loop_run(loop);
     g_thread_join(this.stopper);
     rm_service_free(this.service);
+    rm_metrics_http_stop(metrics);
     return 0; /* threads of the service may still close connections: the daemon's memory goes with the process
                */
+}
+
+static int usage_error(const GError *error)
+{
+    fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
+    return 2;
 }
 
 int main(int argc, char **argv)
@@ -132,11 +161,15 @@ int main(int argc, char **argv)
         fputs(text, stdout);
         return 0;
     }
-    if (options == NULL) {
-        fprintf(stderr, "rdmamigd: usage: %s (see rdmamigd --help)\n", error->message);
-        return 2;
-    }
+    if (options == NULL)
+        return usage_error(error);
     rm_log_init("rdmamigd", options->common.verbosity);
+    if (options->checked != NULL) {
+        if (!rm_listen_options_check(options, &error))
+            return usage_error(error);
+        fputs(options->checked, stdout);
+        return 0;
+    }
     rm_privileges_drop(RM_PROGRAM_DAEMON, options->exec != NULL);
-    return run(options);
+    return run(options, argc, argv);
 }

@@ -17,7 +17,7 @@
 typedef struct {
     RmCommandLine line;
     gboolean listen, version;
-    char *address, *min_chunk, *max_chunk, *max_pinned, *max_sessions;
+    char *address, *metrics, *min_chunk, *max_chunk, *max_pinned, *max_sessions;
 } Texts;
 
 static gboolean take_listen(const char *name, const char *value, gpointer data, GError **error)
@@ -34,6 +34,24 @@ static gboolean is_loopback(const char *host)
     g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
     return host == NULL || g_str_equal(host, "localhost") ||
            (address != NULL && g_inet_address_get_is_loopback(address));
+}
+
+static gboolean check_metrics(RmListenOptions *options, const char *text, GError **error)
+{
+    if (text == NULL)
+        return TRUE;
+    if (!RM_METRICS)
+        return rm_fail(error, RM_REASON_USAGE, "--metrics: this rdmamigd was built without libmicrohttpd");
+    if (!rm_parse_address(text, 0, &options->metrics_host, &options->metrics_port, error)) {
+        g_prefix_error(error, "--metrics: ");
+        return FALSE;
+    }
+    if (options->metrics_port == 0)
+        return rm_fail(error, RM_REASON_USAGE, "--metrics: %s has no port; write ADDR:PORT or :PORT", text);
+    const char *host = options->metrics_host;
+    g_autoptr(GInetAddress) address = host != NULL ? g_inet_address_new_from_string(host) : NULL;
+    return is_loopback(host) || address != NULL ||
+           rm_fail(error, RM_REASON_USAGE, "--metrics: `%s` is not an IP address", host);
 }
 
 gboolean rm_listen_everywhere(const RmListenOptions *options)
@@ -56,7 +74,8 @@ static gboolean check_tls(const RmListenOptions *options, GError **error)
 static gboolean check(RmListenOptions *options, const Texts *texts, GError **error)
 {
     if (!texts->listen)
-        return rm_fail(error, RM_REASON_USAGE, "nothing to do; give --listen");
+        return rm_fail(error, RM_REASON_USAGE,
+                       "nothing to do; give --listen, or `listen` in the configuration file");
     if (texts->address != NULL &&
         !rm_parse_address(texts->address, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--listen: ");
@@ -77,7 +96,7 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
     if (options->qmp == NULL && options->qmp_dir == NULL && options->exec == NULL)
         return rm_fail(error, RM_REASON_USAGE,
                        "no destination guests: give --qmp PATH, --qmp-dir DIR or --exec COMMAND");
-    if (!check_tls(options, error))
+    if (!check_tls(options, error) || !check_metrics(options, texts->metrics, error))
         return FALSE;
     gboolean local = is_loopback(options->host);
     for (char **address = options->data_addresses; address != NULL && *address != NULL; address++) {
@@ -92,6 +111,27 @@ static gboolean check(RmListenOptions *options, const Texts *texts, GError **err
             "listening beyond loopback would let anyone on the network send a guest here, in clear text: set "
             "TLS up with --tls-creds; --insecure accepts it as it is");
     return TRUE;
+}
+
+static gboolean check_places(const RmListenOptions *options, GError **error)
+{
+    g_autoptr(RmAccess) access = NULL;
+    g_autoptr(GError) problem = NULL;
+    if (options->common.tls_creds != NULL &&
+        (access = rm_access_load(options->common.tls_creds, options->tls_allow, &problem)) == NULL)
+        return rm_option_blame("--tls-creds", problem, error);
+    if (options->qmp_dir != NULL && !g_file_test(options->qmp_dir, G_FILE_TEST_IS_DIR))
+        return rm_fail(error, RM_REASON_USAGE, "--qmp-dir: there is no folder %s; make it, or name another",
+                       options->qmp_dir);
+    return TRUE;
+}
+
+gboolean rm_listen_options_check(const RmListenOptions *options, GError **error)
+{
+    gboolean ok = check_places(options, error);
+    if (!ok)
+        rm_settings_explain(&options->settings, error);
+    return ok;
 }
 
 /* `--listen ADDR:PORT` as two words: GOption takes an optional argument only after `=`. */
@@ -109,6 +149,8 @@ static char **join_listen(int argc, char **argv)
     g_ptr_array_add(words, NULL);
     return (char **)g_ptr_array_free(g_steal_pointer(&words), FALSE);
 }
+
+static const RmConfigPlace config_place = {"rdmamigd.conf", "rdmamigd", NULL};
 
 static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char **ret_text, GError **error)
 {
@@ -132,11 +174,13 @@ static gboolean parse(char **words, RmListenOptions *options, Texts *texts, char
          "SIZE"},
         {"max-pinned", 0, 0, G_OPTION_ARG_STRING, &texts->max_pinned,
          "RAM registered at a time, of each guest (all)", "SIZE"},
+        {"metrics", 0, 0, G_OPTION_ARG_STRING, &texts->metrics,
+         "serve metrics for Prometheus over HTTP (loopback)", "[ADDR]:PORT"},
         {"max-sessions", 0, 0, G_OPTION_ARG_STRING, &texts->max_sessions,
          "guests that may be on their way here at a time (16)", "N"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &texts->version, "show the version", NULL},
         {NULL}};
-    if (!rm_command_line_parse(&texts->line, entries,
+    if (!rm_command_line_parse(&texts->line, &config_place, entries,
                                "Receives guests that `rdmamig send` moves to this host.", words, ret_text,
                                error))
         return FALSE;
@@ -157,9 +201,15 @@ RmListenOptions *rm_listen_options_parse(int argc, char **argv, char **ret_text,
     gboolean ok = parse(words, options, &texts, ret_text, error) && *ret_text == NULL &&
                   rm_command_line_common(&texts.line, &options->common, error) &&
                   check(options, &texts, error);
+    if (!ok)
+        rm_settings_explain(&texts.line.settings, error);
+    options->checked = g_steal_pointer(&texts.line.checked);
+    options->settings = texts.line.settings;
+    texts.line.settings = (RmSettings){0};
     g_strfreev(words);
     rm_command_line_clear(&texts.line);
     g_free(texts.address);
+    g_free(texts.metrics);
     g_free(texts.min_chunk);
     g_free(texts.max_chunk);
     g_free(texts.max_pinned);
@@ -177,6 +227,9 @@ void rm_listen_options_free(RmListenOptions *options)
     g_free(options->exec);
     g_strfreev(options->tls_allow);
     rm_common_options_clear(&options->common);
+    rm_settings_clear(&options->settings);
+    g_free(options->checked);
     g_strfreev(options->data_addresses);
+    g_free(options->metrics_host);
     g_free(options);
 }

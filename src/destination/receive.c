@@ -13,6 +13,7 @@
 #include "destination/find.h"
 #include "destination/guard.h"
 #include "destination/registrar.h"
+#include "destination/tell.h"
 #include "handover/earlier.h"
 #include "handover/table.h"
 #include "memory/chunk.h"
@@ -31,6 +32,8 @@ typedef struct {
     RmDaemonSession entry; /* what the daemon knows: id, token, rx, cancel */
     gboolean added;
     RmState at; /* in the table; connecting at first */
+    RmSessionMeter meter;
+    RmReason reason; /* of an end without the guest */
     gboolean prepared, load_tried, ended, cancelled, dry_run;
     RmFound found;
     GPtrArray *blocks; /* RmBlock*: the guest's */
@@ -71,8 +74,8 @@ static gboolean start_rx(Receive *receive, RmAccept *accept, GError **error)
         g_clear_pointer(&receive->rx, rm_rx_free);
         return FALSE;
     }
-    receive->registrar =
-        rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size, params.channels);
+    receive->registrar = rm_registrar_new(receive->control, receive->rx, receive->blocks, accept->chunk_size,
+                                          params.channels, receive->daemon->metrics);
     accept->window = params.releases ? receive->rx->window : 0;
     json_object_put(accept->address);
     accept->address = receive->rx->ops->offer(receive->rx);
@@ -112,16 +115,6 @@ static gboolean start_transport(Receive *receive, GError **error)
                    first != NULL ? ": " : "", first != NULL ? first->message : "");
 }
 
-static void report_accepted(const Receive *receive, const char *peer)
-{
-    const RmAccept *accept = receive->accept;
-    g_message("session %s: guest %s from %s into %s: %s, %" G_GUINT64_FORMAT
-              " channels, chunks of %" G_GUINT64_FORMAT " MiB, %s%s",
-              receive->entry.id, receive->hello->guest_name, peer, receive->found.path, accept->transport,
-              accept->channels, accept->chunk_size >> 20, rm_admit_data_kind(receive->entry.stream, accept),
-              receive->dry_run ? ", checks only" : "");
-}
-
 /* Ends everything that writes RAM: the load reads and writes it itself. */
 static void end_writers(Receive *receive)
 {
@@ -141,7 +134,8 @@ static gboolean on_transport(Receive *receive, json_object *message, GError **er
     g_clear_pointer(&receive->rx, rm_rx_free);
     if (!start_transport(receive, error))
         return FALSE;
-    report_accepted(receive, "the same source");
+    rm_tell_accepted(receive->hello, receive->accept, receive->found.path, "the same source",
+                     receive->entry.stream);
     return rm_control_reply(receive->control, message, rm_accept_encode(receive->accept), error);
 }
 
@@ -250,6 +244,12 @@ static gboolean on_state(Receive *receive, json_object *message, GError **error)
     return rm_control_reply(receive->control, message, reply, error);
 }
 
+static void set_at(Receive *receive, RmState state)
+{
+    receive->at = state;
+    rm_session_meter_move(&receive->meter, state);
+}
+
 /* An event, which the table must allow: records its state where that is due, unless somebody else has ended
  * the session there; then the session is in the state that stood in the way. */
 static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **error)
@@ -260,13 +260,13 @@ static gboolean take(Receive *receive, RmEvent event, gboolean run, GError **err
     if ((row->duties & RM_DUTY(RECORD)) == 0) {
         if (receive->at != row->to)
             rm_fault_state(rm_state_name(row->to));
-        receive->at = row->to;
+        set_at(receive, row->to);
         return TRUE;
     }
     if (!rm_journal_move(receive->journal, rm_table_recorded(RM_SIDE_DESTINATION, row->from), row->to, run,
                          NULL, (row->duties & RM_DUTY(SYNC)) != 0, &state, error))
         return FALSE;
-    receive->at = state;
+    set_at(receive, state);
     rm_fault_state(rm_state_name(state));
     return state == row->to ||
            rm_fail(error, RM_REASON_CANCELLED, "the session was aborted: its source has asked");
@@ -291,10 +291,12 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
         return FALSE;
     receive->load_tried = TRUE;
     rm_fault_pause("destination-load");
+    gint64 begin = g_get_monotonic_time();
     if (!receive->found.guest->ops->load(receive->found.guest, receive->state->map, receive->state_length,
                                          error) ||
         !take(receive, RM_EVENT_LOADED, FALSE, error))
         return FALSE;
+    rm_metrics_observe(receive->daemon->metrics, RM_HISTOGRAM_LOAD, begin);
     g_message("session %s: state loaded, %" G_GUINT64_FORMAT " bytes", receive->entry.id,
               receive->state_length);
     return rm_control_reply(receive->control, message, rm_json_message(RM_MSG_PREPARED), error);
@@ -303,6 +305,7 @@ static gboolean on_load(Receive *receive, json_object *message, GError **error)
 static gboolean on_commit(Receive *receive, json_object *message, GError **error)
 {
     g_autoptr(GError) problem = NULL;
+    gint64 begin = g_get_monotonic_time();
     gboolean run;
     if (!rm_json_bool(message, "run", &run, error))
         return FALSE;
@@ -318,20 +321,20 @@ static gboolean on_commit(Receive *receive, json_object *message, GError **error
         return FALSE;
     rm_fault_pause("destination-committed");
     if (run && !receive->found.guest->ops->activate(receive->found.guest, error)) {
-        g_critical("session %s: the guest is here and does not run: %s; next: rdmamig resolve %s",
-                   receive->entry.id, (*error)->message, receive->entry.id);
+        rm_tell_stuck(receive->entry.id, *error);
         gboolean lives = rm_journal_vmm_lives(rm_journal_facts(receive->journal));
         if (!take(receive, lives ? RM_EVENT_ACTIVATE_FAILED : RM_EVENT_GONE, run, &problem))
             g_warning("session %s: %s", receive->entry.id, problem->message);
         return FALSE;
     }
+    if (run)
+        rm_metrics_observe(receive->daemon->metrics, RM_HISTOGRAM_COMMIT, begin);
     /* The guest runs by now. Before the record: until it is there, whoever comes next would do it. */
     receive->found.guest->ops->put_back(receive->found.guest);
     /* Without this record the next one to look would only try again to run what runs. */
     if (!take(receive, RM_EVENT_ACTIVATED, run, &problem))
         g_warning("session %s: %s", receive->entry.id, problem->message);
-    g_message("session %s: guest %s is here and %s", receive->entry.id, receive->found.info->name,
-              run ? "runs" : "is paused");
+    rm_tell_moved(receive->entry.id, receive->found.info->name, run);
     json_object *reply = rm_json_message(RM_MSG_RUNNING);
     rm_json_add_bool(reply, "running", run);
     /* The guest is ours whether or not the source hears of it; it can ask. */
@@ -409,9 +412,13 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
 {
     RmHello *hello = receive->hello = rm_hello_decode(message, error);
     RmAccept *accept = receive->accept = rm_accept_new();
+    rm_session_meter_begin(&receive->meter, receive->daemon->metrics);
+    if (hello != NULL)
+        rm_log_context_set(hello->session, hello->guest_name, NULL);
     if (hello == NULL || !rm_admit_terms(receive->daemon->options, hello, accept, error))
         return FALSE;
     receive->entry.id = g_strdup(hello->session);
+    receive->entry.log = rm_log_context();
     receive->dry_run = hello->dry_run;
     receive->chunk_size = accept->chunk_size;
     if (!check_fresh(hello, error) || !rm_token_new(receive->entry.token, error) ||
@@ -431,10 +438,10 @@ static gboolean accept_hello(Receive *receive, json_object *message, const char 
         hello->dry_run || rm_guard_destination_start(hello, accept, &receive->found, peer, row->to,
                                                      &receive->journal, &receive->guardian, error);
     if (hello->dry_run || receive->journal != NULL)
-        receive->at = row->to;
+        set_at(receive, row->to);
     if (!guarded)
         return FALSE;
-    report_accepted(receive, peer);
+    rm_tell_accepted(hello, accept, receive->found.path, peer, receive->entry.stream);
     rm_pass_accepted(receive->entry.pass);
     rm_control_trust(receive->control);
     rm_fault_state(rm_state_name(RM_STATE_PRECOPY));
@@ -485,11 +492,11 @@ static void serve_requests(Receive *receive)
         if (!dispatch(receive, message, &problem))
             rm_control_reply_failure(receive->control, message, RM_MSG_FAILED, problem, NULL);
     }
+    receive->reason = rm_error_reason(problem);
     if (problem == NULL || is_ours(receive))
         return;
-    receive->cancelled = rm_error_reason(problem) == RM_REASON_CANCELLED;
-    g_warning("session %s ended without the guest: %s: %s", receive->entry.id,
-              rm_reason_name(rm_error_reason(problem)), problem->message);
+    receive->cancelled = receive->reason == RM_REASON_CANCELLED;
+    rm_tell_ended(receive->entry.id, problem);
     tell_source(receive, problem);
 }
 
@@ -528,6 +535,9 @@ static void receive_clear(Receive *receive)
 {
     if (receive->journal != NULL && !is_ours(receive) && !rm_state_is_end(receive->at))
         abort_journal(receive);
+    /* A connection that was lost after the guest had come is no reason for anything. */
+    rm_session_meter_end(&receive->meter, receive->at,
+                         receive->at == RM_STATE_DONE ? RM_REASON_NONE : receive->reason, receive->dry_run);
     end_writers(receive);
     end_guest(receive);
     rm_control_free(g_steal_pointer(&receive->control));
@@ -558,6 +568,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
                        .entry = {.cancel = g_cancellable_new(), .stream = stream, .pass = pass}};
     g_autoptr(GError) error = NULL;
     rm_autojson message = NULL;
+    rm_log_context_set(NULL, NULL, peer);
     receive.control = rm_control_new(stream, first, &(RmControlParams){.stranger = TRUE});
     rm_control_set_peer_name(receive.control, "source");
     GCancellable *lost = rm_control_lost(receive.control);
@@ -565,6 +576,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
     rm_fault_state(rm_state_name(RM_STATE_CONNECTING));
 
     if (!rm_control_receive(receive.control, HELLO_TIMEOUT_MS, receive.entry.cancel, &message, &error)) {
+        rm_metrics_count_refusal(daemon->metrics, rm_error_reason(error));
         rm_pass_failed(pass, peer, "no hello came", error);
         if (rm_error_reason(error) == RM_REASON_PEER_TIMEOUT)
             tell_source(&receive, error);
@@ -575,6 +587,7 @@ void rm_receive_run(RmDaemon *daemon, GIOStream *stream, const char *first, cons
     } else {
         rm_fault_state(rm_state_name(RM_STATE_REFUSED));
         rm_pass_failed(pass, peer, "refused", error);
+        rm_session_meter_end(&receive.meter, RM_STATE_REFUSED, rm_error_reason(error), FALSE);
         rm_control_expect_end(receive.control);
         rm_control_reply_failure(receive.control, message, RM_MSG_REFUSE, error, NULL);
     }

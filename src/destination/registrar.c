@@ -2,6 +2,7 @@
 /* The registration pool. */
 #include "destination/registrar.h"
 
+#include "common/log-context.h"
 #include "common/reason.h"
 #include "control/json.h"
 
@@ -13,6 +14,8 @@ struct RmRegistrar {
     GPtrArray *blocks; /* RmBlock*, borrowed each */
     uint64_t chunk_size;
     unsigned channels;
+    RmDaemonMetrics *metrics;
+    RmLogContext *log; /* the session's */
     GThreadPool *pool; /* of Task */
 };
 
@@ -32,8 +35,12 @@ static gboolean run_chunk(RmRegistrar *registrar, const Task *task, const RmRegi
     if (task->mark != 0)
         return ops->release_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len,
                                   task->mark, error);
-    return ops->register_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len, regions,
-                               error);
+    gint64 begin = g_get_monotonic_time();
+    gboolean ok =
+        ops->register_chunk(registrar->rx, block, chunk->chunk, extents, chunk->extents->len, regions, error);
+    rm_metrics_count(registrar->metrics, RM_METRIC_REGISTRATIONS);
+    rm_metrics_add(registrar->metrics, RM_METRIC_REGISTRATION_US, g_get_monotonic_time() - begin);
+    return ok;
 }
 
 static void run(gpointer data, gpointer user_data)
@@ -43,6 +50,7 @@ static void run(gpointer data, gpointer user_data)
     g_autoptr(GError) error = NULL;
     g_autoptr(GArray) regions = g_array_new(FALSE, FALSE, sizeof(RmRegion));
     gboolean ok = TRUE;
+    rm_log_context_enter(registrar->log); /* GLib lends the thread to other pools */
     for (guint i = 0; i < task->decoded->chunks->len && ok; i++)
         ok = run_chunk(registrar, task, task->decoded->chunks->pdata[i], regions, &error);
     if (ok)
@@ -54,6 +62,7 @@ static void run(gpointer data, gpointer user_data)
     json_object_put(task->request);
     rm_register_free(task->decoded);
     g_free(task);
+    rm_log_context_enter(NULL);
 }
 
 static void push(RmRegistrar *registrar, uint64_t id, RmRegister *decoded, uint32_t mark)
@@ -91,7 +100,7 @@ gboolean rm_registrar_release(RmRegistrar *registrar, json_object *message, GErr
 }
 
 RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blocks, uint64_t chunk_size,
-                              unsigned channels)
+                              unsigned channels, RmDaemonMetrics *metrics)
 {
     RmRegistrar *registrar = g_new0(RmRegistrar, 1);
     int threads = (int)MIN(g_get_num_processors(), POOL_THREADS_MAX);
@@ -101,6 +110,8 @@ RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blo
     g_ptr_array_set_free_func(registrar->blocks, NULL);
     registrar->chunk_size = chunk_size;
     registrar->channels = channels;
+    registrar->metrics = metrics;
+    registrar->log = rm_log_context_ref(rm_log_context());
     registrar->pool = g_thread_pool_new(run, registrar, threads, FALSE, NULL);
     return registrar;
 }
@@ -116,5 +127,6 @@ void rm_registrar_free(RmRegistrar *registrar)
         return;
     g_thread_pool_free(registrar->pool, FALSE, TRUE);
     g_ptr_array_unref(registrar->blocks);
+    rm_log_context_unref(registrar->log);
     g_free(registrar);
 }

@@ -8,12 +8,13 @@
 
 #include "control/channel.h"
 #include "control/message.h"
+#include "destination/metrics.h"
 
 typedef struct RmRegistrar RmRegistrar;
 
-/* `control` and `rx` are borrowed; `blocks` (RmBlock*) is copied. */
+/* `control`, `rx` and `metrics` are borrowed; `blocks` (RmBlock*) is copied. */
 RmRegistrar *rm_registrar_new(RmControl *control, RmRx *rx, const GPtrArray *blocks, uint64_t chunk_size,
-                              unsigned channels);
+                              unsigned channels, RmDaemonMetrics *metrics);
 /* The device state, once `rx` has it: its index is the next free one. */
 void rm_registrar_add_block(RmRegistrar *registrar, RmBlock *block);
 

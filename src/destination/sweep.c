@@ -2,6 +2,8 @@
 /* Settling what an earlier daemon left. */
 #include "destination/sweep.h"
 
+#include "common/log-context.h"
+#include "common/log-event.h"
 #include "common/reason.h"
 #include "destination/settle.h"
 #include "handover/reach.h"
@@ -24,13 +26,19 @@ static void settle(RmJournal *journal)
     RmState state = RM_STATE_COUNT;
     gboolean reached = rm_reach_guest(facts, QMP_TIMEOUT_MS, &guest, &unreachable);
     gboolean ok = rm_settle_destination(journal, guest, &state, &error);
+    rm_log_context_set(facts->session, facts->guest, facts->peer);
+    const GError *problem =
+        reached ? error : unreachable; /* the latter says more of what did not come of it */
     if (ok && reached)
-        g_message("session %s, which an earlier rdmamigd left: guest %s, %s", facts->session, facts->guest,
-                  rm_state_name(state));
-    else /* what keeps us from its QEMU says more than what did not come of it */
-        g_warning("session %s, which an earlier rdmamigd left: guest %s: %s; next: rdmamig resolve %s",
-                  facts->session, facts->guest, reached ? error->message : unreachable->message,
-                  facts->session);
+        rm_log_event(rm_state_log_event(state), G_LOG_LEVEL_MESSAGE,
+                     state == RM_STATE_DONE ? RM_REASON_NONE : RM_REASON_INTERNAL,
+                     "session %s, which an earlier rdmamigd left: guest %s, %s", facts->session, facts->guest,
+                     rm_state_name(state));
+    else
+        rm_log_event(RM_LOG_STUCK, G_LOG_LEVEL_WARNING, rm_error_reason(problem),
+                     "session %s, which an earlier rdmamigd left: guest %s: %s; next: rdmamig resolve %s",
+                     facts->session, facts->guest, problem->message, facts->session);
+    rm_log_context_enter(NULL);
 }
 
 static gpointer sweep_main(gpointer data)

@@ -21,6 +21,8 @@
 
 #include "common/autoptr.h"
 #include "common/fault.h"
+#include "common/log-context.h"
+#include "common/log-event.h"
 #include "common/log.h"
 #include "common/reason.h"
 #include "common/size.h"
@@ -333,16 +335,19 @@ int rm_guardian_main(int argc, char **argv,
         g_warning("%s", error->message);
         return 1;
     }
+    const RmJournalFacts *facts = rm_journal_facts(journal);
+    rm_log_context_set_process(facts->session, facts->guest, facts->peer);
     Watch watch = {.journal = journal, .max_pause_ms = pause};
     if (!open_daemon((pid_t)parent, &watch.daemon))
         return 1; /* without a word that we are ready */
     send(DAEMON_FD, &ready, 1, MSG_NOSIGNAL);
-    g_thread_unref(g_thread_new("scope", enter_scope, (gpointer)rm_journal_facts(journal)));
+    g_thread_unref(g_thread_new("scope", enter_scope, (gpointer)facts));
     if (!watch_daemon(&watch))
         _exit(0); /* the scope's thread may still be busy with our journal's facts */
-    g_message("session %s: its daemon has died", rm_journal_facts(journal)->session);
+    g_message("session %s: its daemon has died", facts->session);
     gboolean ok = settle(journal, QMP_FD, &error);
     if (!ok)
-        g_critical("session %s: %s", rm_journal_facts(journal)->session, error->message);
+        rm_log_event(RM_LOG_STUCK, G_LOG_LEVEL_CRITICAL, rm_error_reason(error), "session %s: %s",
+                     facts->session, error->message);
     _exit(ok ? 0 : 1);
 }

@@ -41,6 +41,24 @@ gboolean rm_state_is_end(RmState state)
     return state >= RM_STATE_DONE;
 }
 
+RmLogEvent rm_state_log_event(RmState state)
+{
+    switch (state) {
+    case RM_STATE_DONE:
+        return RM_LOG_MOVED;
+    case RM_STATE_REFUSED:
+        return RM_LOG_REFUSED;
+    case RM_STATE_CANCELLED:
+        return RM_LOG_CANCELLED;
+    case RM_STATE_DOUBTFUL:
+        return RM_LOG_DOUBTFUL;
+    case RM_STATE_COMMITTED:
+        return RM_LOG_STUCK;
+    default:
+        return RM_LOG_FAILED;
+    }
+}
+
 gboolean rm_state_may_follow(RmSide side, RmState from, RmState to)
 {
     for (unsigned i = 0; i < rm_table_rows; i++) {

@@ -14,6 +14,8 @@
  */
 #pragma once
 
+#include "common/log-event.h"
+
 #include <glib.h>
 
 #define RM_STATES(X)                                                                                         \
@@ -48,6 +50,8 @@ RmOwner rm_state_owner(RmState state);
 const char *rm_owner_name(RmOwner owner); /* "source", "destination", "unknown" */
 /* Whoever looks after a session lets go in it. Nothing follows but for doubtful, which can be resolved. */
 gboolean rm_state_is_end(RmState state);
+/* What the log calls it when a session is left in this state. */
+RmLogEvent rm_state_log_event(RmState state);
 
 /* Whether the table (table.h) has a way from `from` to `to`. */
 gboolean rm_state_may_follow(RmSide side, RmState from, RmState to);

@@ -42,9 +42,13 @@ static void report(const RmJournalFacts *facts, const RmSettled *settled, gboole
         ok && settled->next == NULL && settled->detail == NULL ? G_LOG_LEVEL_MESSAGE : G_LOG_LEVEL_WARNING;
     if (settled->where == NULL)
         return;
-    g_log(G_LOG_DOMAIN, level, "session %s: %s: %s%s%s%s%s", facts->session, rm_state_name(settled->state),
-          settled->where, settled->detail != NULL ? "; " : "", settled->detail != NULL ? settled->detail : "",
-          settled->next != NULL ? "; next: " : "", settled->next != NULL ? settled->next : "");
+    RmReason reason = settled->owner == RM_OWNER_SOURCE    ? RM_REASON_INTERNAL /* its daemon has died */
+                      : settled->owner == RM_OWNER_UNKNOWN ? RM_REASON_DOUBTFUL
+                                                           : RM_REASON_NONE;
+    rm_log_event(ok ? rm_state_log_event(settled->state) : RM_LOG_STUCK, level, reason,
+                 "session %s: %s: %s%s%s%s%s", facts->session, rm_state_name(settled->state), settled->where,
+                 settled->detail != NULL ? "; " : "", settled->detail != NULL ? settled->detail : "",
+                 settled->next != NULL ? "; next: " : "", settled->next != NULL ? settled->next : "");
 }
 
 static gboolean settle(RmJournal *journal, int qmp_fd, GError **error)

@@ -6,11 +6,13 @@
  * session runs in its own (source/session.h).
  */
 #include "common/autoptr.h"
+#include "common/log-context.h"
 #include "common/log.h"
 #include "common/privileges.h"
 #include "common/reason.h"
 #include "config.h"
 #include "source/background.h"
+#include "source/connect.h"
 #include "source/guard.h"
 #include "source/monitor.h"
 #include "source/options.h"
@@ -102,6 +104,8 @@ static int run_send(const RmSendOptions *options)
     g_autofree char *id = g_uuid_string_random();
     g_autoptr(GMainLoop) loop = g_main_loop_new(NULL, FALSE);
     g_autoptr(GError) error = NULL;
+    g_autofree char *peer = rm_connect_format(options->host, options->port);
+    rm_log_context_set_process(id, NULL, peer);
     RmReporter *reporter = rm_reporter_new(choose_style(options), id);
     RmSession *session = rm_session_new(options, reporter, id);
     if (options->background) {
@@ -139,6 +143,16 @@ static int run_send(const RmSendOptions *options)
     return status;
 }
 
+static int show_checked(const RmSendOptions *options)
+{
+    g_autoptr(GError) error = NULL;
+    rm_log_init("rdmamig", options->common.verbosity);
+    if (!rm_send_options_check(options, &error))
+        return usage_error(error->message);
+    fputs(options->checked, stdout);
+    return 0;
+}
+
 static int send_verb(char **argv, gboolean background)
 {
     g_autoptr(GError) error = NULL;
@@ -150,6 +164,8 @@ static int send_verb(char **argv, gboolean background)
     }
     if (options == NULL)
         return usage_error(error->message);
+    if (options->checked != NULL)
+        return show_checked(options);
     rm_privileges_drop(RM_PROGRAM_SEND, FALSE);
     if (options->background && !background)
         return rm_background_run(argv + 1);

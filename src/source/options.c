@@ -5,6 +5,7 @@
 #include "common/reason.h"
 #include "common/size.h"
 #include "control/message.h"
+#include "control/tls.h"
 #include "memory/chunk.h"
 #include "transport/transport.h"
 #include "transport/window.h"
@@ -101,15 +102,16 @@ static gboolean check_background(const RmSendOptions *options, GError **error)
 
 static gboolean check(RmSendOptions *options, const Texts *texts, GError **error)
 {
-    if (options->qmp == NULL)
+    /* The file can be checked without a guest. */
+    if (options->qmp == NULL && !texts->line.check_config)
         return rm_fail(error, RM_REASON_USAGE, "which guest? give its QMP socket with --qmp PATH");
-    if (texts->to == NULL)
+    if (texts->to == NULL && !texts->line.check_config)
         return rm_fail(error, RM_REASON_USAGE, "where to? give the destination with --to HOST[:PORT]");
-    if (!rm_parse_address(texts->to, RM_PORT, &options->host, &options->port, error)) {
+    if (texts->to != NULL && !rm_parse_address(texts->to, RM_PORT, &options->host, &options->port, error)) {
         g_prefix_error(error, "--to: ");
         return FALSE;
     }
-    if (options->host == NULL || options->port == 0)
+    if (texts->to != NULL && (options->host == NULL || options->port == 0))
         return rm_fail(error, RM_REASON_USAGE, "--to: `%s` names no host or no port", texts->to);
     if (options->tls_host != NULL && (options->common.tls_creds == NULL || *options->tls_host == '\0'))
         return rm_fail(error, RM_REASON_USAGE, "--tls-hostname needs a name, and --tls-creds");
@@ -121,6 +123,20 @@ static gboolean check(RmSendOptions *options, const Texts *texts, GError **error
                        options->transport);
     return check_numbers(options, texts, error) && check_times(options, texts, error) &&
            check_background(options, error);
+}
+
+gboolean rm_send_options_check(const RmSendOptions *options, GError **error)
+{
+    g_autoptr(RmTls) tls = NULL;
+    g_autoptr(GError) problem = NULL;
+    if (options->common.tls_creds == NULL)
+        return TRUE;
+    tls = rm_tls_load(options->common.tls_creds, RM_TLS_SOURCE, &problem);
+    if (tls != NULL)
+        return TRUE;
+    rm_option_blame("--tls-creds", problem, error);
+    rm_settings_explain(&options->settings, error);
+    return FALSE;
 }
 
 static void texts_clear(Texts *texts)
@@ -150,6 +166,10 @@ static RmSendOptions *options_new(void)
     options->max_pause_ms = RM_DEFAULT_PAUSE_MS;
     return options;
 }
+
+/* What belongs to one migration is not for a file that holds for all of them. */
+static const char *const not_keys[] = {"qmp", "to", "tls-hostname", "dry-run", "report", NULL};
+static const RmConfigPlace config_place = {"rdmamig.conf", "send", not_keys};
 
 RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **error)
 {
@@ -205,12 +225,16 @@ RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **erro
         {"report", 0, 0, G_OPTION_ARG_FILENAME, &options->report, "write the result's JSON to this file",
          "FILE"},
         {NULL}};
-    if (!rm_command_line_parse(&texts.line, entries, "Moves a running guest to another host.", argv, ret_help,
-                               error) ||
-        *ret_help != NULL || !rm_command_line_common(&texts.line, &options->common, error) ||
-        !check(options, &texts, error))
-        return NULL;
-    return g_steal_pointer(&options);
+    gboolean ok = rm_command_line_parse(&texts.line, &config_place, entries,
+                                        "Moves a running guest to another host.", argv, ret_help, error) &&
+                  *ret_help == NULL && rm_command_line_common(&texts.line, &options->common, error) &&
+                  check(options, &texts, error);
+    if (!ok)
+        rm_settings_explain(&texts.line.settings, error);
+    options->checked = g_steal_pointer(&texts.line.checked);
+    options->settings = texts.line.settings;
+    texts.line.settings = (RmSettings){0};
+    return ok ? g_steal_pointer(&options) : NULL;
 }
 
 void rm_send_options_free(RmSendOptions *options)
@@ -224,5 +248,7 @@ void rm_send_options_free(RmSendOptions *options)
     g_free(options->data_source);
     rm_common_options_clear(&options->common);
     g_free(options->report);
+    rm_settings_clear(&options->settings);
+    g_free(options->checked);
     g_free(options);
 }

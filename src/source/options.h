@@ -29,6 +29,8 @@ typedef struct {
     gboolean suspend, keep_source, verify, json, dry_run, background;
     RmPreflightOptions preflight;
     RmCommonOptions common;
+    RmSettings settings; /* all of it, as it was given */
+    char *checked;       /* --check-config: what is to be shown if rm_send_options_check() agrees; or NULL */
 } RmSendOptions;
 
 #define RM_DEFAULT_DOWNTIME_MS 300
@@ -39,5 +41,7 @@ typedef struct {
 /* Parses the words from `send` on, NULL-terminated. Reason usage. *ret_help is set instead of an error for
  * --help (caller prints and frees). */
 RmSendOptions *rm_send_options_parse(char **argv, char **ret_help, GError **error);
+/* Of --check-config: what may still be missing when it is given, but not when a guest is sent. */
+gboolean rm_send_options_check(const RmSendOptions *options, GError **error);
 void rm_send_options_free(RmSendOptions *options);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmSendOptions, rm_send_options_free)

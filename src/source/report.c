@@ -3,6 +3,9 @@
 #include "source/report.h"
 
 #include "common/autoptr.h"
+#include "common/journald.h"
+#include "common/log-context.h"
+#include "common/log-event.h"
 #include "common/log.h"
 #include "common/size.h"
 #include "control/json.h"
@@ -87,6 +90,7 @@ void rm_reporter_set_guest(RmReporter *reporter, const char *name)
     g_free(reporter->guest);
     reporter->guest = g_strdup(name);
     g_mutex_unlock(&reporter->lock);
+    rm_log_context_set_process(NULL, name, NULL);
 }
 
 /* ---- JSON ---- */
@@ -383,9 +387,11 @@ static void print_result(RmReporter *reporter, const RmResult *result, const RmM
 static void log_result(RmReporter *reporter, const RmResult *result)
 {
     GLogLevelFlags level = result->exit_status == 0 ? G_LOG_LEVEL_MESSAGE : G_LOG_LEVEL_WARNING;
-    g_log(G_LOG_DOMAIN, level, "session %s: %s%s%s; %s%s%s", reporter->session,
-          rm_reason_name(result->reason), result->detail != NULL ? ": " : "", result->detail ?: "",
-          result->where, result->next != NULL ? "; next: " : "", result->next ?: "");
+    RmLogEvent event =
+        result->dry_run && result->exit_status == 0 ? RM_LOG_CHECKED : rm_state_log_event(result->state);
+    rm_log_event(event, level, result->reason, "session %s: %s%s%s; %s%s%s", reporter->session,
+                 rm_reason_name(result->reason), result->detail != NULL ? ": " : "", result->detail ?: "",
+                 result->where, result->next != NULL ? "; next: " : "", result->next ?: "");
 }
 
 gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const RmMetrics *metrics,
@@ -404,10 +410,11 @@ gboolean rm_reporter_result(RmReporter *reporter, const RmResult *result, const 
     }
     if (reporter->style == RM_STYLE_JSON)
         print_json(reporter, g_steal_pointer(&event));
-    else if (reporter->style == RM_STYLE_LOG)
-        log_result(reporter, result);
-    else
+    else if (reporter->style != RM_STYLE_LOG)
         print_result(reporter, result, metrics);
+    /* In a unit, or a hook of libvirt's: what was printed has no fields there. */
+    if (reporter->style == RM_STYLE_LOG || rm_journald_is_stderr())
+        log_result(reporter, result);
     json_object_put(event);
     g_mutex_unlock(&reporter->lock);
     return ok;

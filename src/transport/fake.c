@@ -392,6 +392,7 @@ static const RmRxOps rx_ops = {
     .wait_round = fake_wait_round,
     .abort = fake_rx_abort,
     .payload_bytes = fake_payload_bytes,
+    .registered_bytes = rm_rx_registers_nothing,
     .stop = fake_rx_stop,
     .free = fake_rx_free,
 };

@@ -60,6 +60,11 @@ int rm_tx_no_mark(RmTx *tx, unsigned channel, uint32_t *ret_mark)
     return -EOPNOTSUPP;
 }
 
+uint64_t rm_rx_registers_nothing(RmRx *rx)
+{
+    return 0;
+}
+
 gboolean rm_rx_release_nothing(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
                                uint32_t mark, GError **error)
 {

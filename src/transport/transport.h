@@ -176,7 +176,8 @@ typedef struct {
     /* Waits until every channel has reaped the end of `round`. Reasons transport, peer-timeout, cancelled. */
     gboolean (*wait_round)(RmRx *rx, uint32_t round, GCancellable *cancellable, GError **error);
     void (*abort)(RmRx *rx);
-    uint64_t (*payload_bytes)(RmRx *rx); /* landed so far */
+    uint64_t (*payload_bytes)(RmRx *rx);    /* landed so far. Any thread, and never waits, as the next one */
+    uint64_t (*registered_bytes)(RmRx *rx); /* registered with a device now */
     /* Closes all channels and deregisters all chunks: once it has returned nothing of ours writes guest RAM.
      * Idempotent. */
     void (*stop)(RmRx *rx);
@@ -219,6 +220,7 @@ int rm_tx_prepare_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmEx
 uint64_t rm_tx_no_window(RmTx *tx, unsigned channel);
 int rm_tx_release_nothing(RmTx *tx, unsigned channel, uint32_t block, const RmExtent *extents, unsigned n);
 int rm_tx_no_mark(RmTx *tx, unsigned channel, uint32_t *ret_mark);
+uint64_t rm_rx_registers_nothing(RmRx *rx);
 gboolean rm_rx_release_nothing(RmRx *rx, uint32_t block, uint64_t chunk, const RmExtent *extents, unsigned n,
                                uint32_t mark, GError **error);
 

@@ -509,7 +509,8 @@ class Case(unittest.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix=f"rdmamig-test-{os.getpid()}-", dir="/dev/shm"))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "run").mkdir(mode=0o700)
-        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run"), "RDMAMIG_STATE_DIR": str(self.folder / "state")}
+        self.env = {**os.environ, "RDMAMIG_RUN_DIR": str(self.folder / "run"), "RDMAMIG_STATE_DIR": str(self.folder / "state"),
+                    "RDMAMIG_CONFIG_DIR": str(self.folder / "etc")}
         self.env.pop("RDMAMIG_FAULT", None)
         self.processes = []
 

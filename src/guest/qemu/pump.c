@@ -7,6 +7,7 @@
 #include "guest/qemu/pump.h"
 
 #include "common/autoptr.h"
+#include "common/log-context.h"
 #include "common/reason.h"
 #include "control/message.h" /* RM_STATE_MAX */
 
@@ -100,7 +101,7 @@ static gpointer thread_main(gpointer argument)
 
 static gboolean start(RmPump *pump, GError **error)
 {
-    pump->thread = g_thread_try_new("state", thread_main, pump, error);
+    pump->thread = rm_log_thread_try_new("state", thread_main, pump, error);
     if (pump->thread == NULL)
         g_prefix_error(error, "cannot start the device state's thread: ");
     return pump->thread != NULL;

@@ -15,6 +15,7 @@
  */
 #include "transport/tcp/destination.h"
 
+#include "common/log-context.h"
 #include "transport/barrier.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/wire.h"
@@ -236,7 +237,7 @@ static gboolean adopt_locked(Destination *destination, GIOStream *stream, unsign
     if (code < 0)
         return rm_set_errno(error, RM_REASON_INTERNAL, -code, "data channel %u: cannot set its socket up",
                             index);
-    channel->thread = g_thread_try_new("rm-tcp-rx", receiver, channel, error);
+    channel->thread = rm_log_thread_try_new("rm-tcp-rx", receiver, channel, error);
     if (channel->thread == NULL) {
         rm_tcp_line_close(&channel->line);
         g_prefix_error(error, "data channel %u: cannot start its receiver: ", index);
@@ -338,6 +339,7 @@ static const RmRxOps destination_ops = {
     .wait_round = destination_wait_round,
     .abort = destination_abort,
     .payload_bytes = destination_payload_bytes,
+    .registered_bytes = rm_rx_registers_nothing,
     .stop = destination_stop,
     .free = destination_free,
 };

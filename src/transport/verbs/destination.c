@@ -18,6 +18,7 @@
 #include "transport/verbs/destination.h"
 
 #include "common/fault.h"
+#include "common/log-context.h"
 #include "memory/chunk.h"
 #include "transport/barrier.h"
 #include "transport/block-table.h"
@@ -249,7 +250,7 @@ static gboolean connect_channel(Channel *channel, struct rdma_cm_id *id, GError 
         return rm_set_errno(error, RM_REASON_TRANSPORT, errno,
                             "data channel %u: cannot accept the connection", channel->index);
     g_atomic_int_inc(&channel->destination->n_reaping);
-    channel->reaper = g_thread_try_new("rm-rdma-rx", reaper, channel, error);
+    channel->reaper = rm_log_thread_try_new("rm-rdma-rx", reaper, channel, error);
     if (channel->reaper == NULL)
         g_atomic_int_add(&channel->destination->n_reaping, -1);
     return channel->reaper != NULL;
@@ -493,6 +494,11 @@ static uint64_t destination_payload_bytes(RmRx *rx)
     return __atomic_load_n(&destination_of(rx)->payload_bytes, __ATOMIC_RELAXED);
 }
 
+static uint64_t destination_registered_bytes(RmRx *rx)
+{
+    return __atomic_load_n(&destination_of(rx)->regions.bytes, __ATOMIC_RELAXED);
+}
+
 /* ---- the end ---- */
 
 static void join_reapers(Destination *destination)
@@ -585,6 +591,7 @@ static const RmRxOps destination_ops = {
     .wait_round = destination_wait_round,
     .abort = destination_abort,
     .payload_bytes = destination_payload_bytes,
+    .registered_bytes = destination_registered_bytes,
     .stop = destination_stop,
     .free = destination_free,
 };

@@ -31,7 +31,7 @@ struct RmVerbsListener {
     RmChoice tos;
     RmVerbsEvents events;
     RmLogRate strangers; /* who has no token decides how often it knocks */
-    GPtrArray *ids; /* struct rdma_cm_id*, listening */
+    GPtrArray *ids;      /* struct rdma_cm_id*, listening */
 
     GMutex lock;
     GSList *acceptors; /* lock; RmVerbsAcceptor*, borrowed */
@@ -64,6 +64,7 @@ static gboolean take(RmVerbsListener *listener, struct rdma_cm_id *id, const RmT
     }
     if (found == NULL)
         return rm_fail(error, RM_REASON_TOKEN, "a data channel without a valid token was turned away");
+    rm_log_context_enter(found->log);
     return found->take(found, id, preamble->channel, error);
 }
 
@@ -80,12 +81,13 @@ static void handle_request(RmVerbsListener *listener, struct rdma_cm_id *id, con
         ok = take(listener, id, &preamble, &error);
         g_mutex_unlock(&listener->lock);
     }
-    if (ok)
-        return;
-    g_autofree char *peer = peer_name(id);
-    rm_log_rate_warn(&listener->strangers, "%s: %s", peer, error->message);
-    rdma_reject(id, NULL, 0);
-    rdma_destroy_id(id);
+    if (!ok) {
+        g_autofree char *peer = peer_name(id);
+        rm_log_rate_warn(&listener->strangers, "%s: %s", peer, error->message);
+        rdma_reject(id, NULL, 0);
+        rdma_destroy_id(id);
+    }
+    rm_log_context_enter(NULL);
 }
 
 static void handle_left(RmVerbsListener *listener, struct rdma_cm_id *id)
@@ -248,6 +250,7 @@ RmVerbsListener *rm_verbs_listener_join(uint16_t port, char *const *addresses, R
     }
     if (listener != NULL) {
         listener->references++;
+        acceptor->log = rm_log_context();
         g_mutex_lock(&listener->lock);
         listener->acceptors = g_slist_prepend(listener->acceptors, acceptor);
         g_mutex_unlock(&listener->lock);

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include "common/log-context.h"
 #include "transport/transport.h"
 #include "transport/verbs/device.h"
 
@@ -21,6 +22,7 @@ typedef struct RmVerbsListener RmVerbsListener;
 typedef struct RmVerbsAcceptor RmVerbsAcceptor;
 struct RmVerbsAcceptor {
     uint8_t token[RM_TOKEN_BYTES];
+    RmLogContext *log; /* the session's, while it takes connections; borrowed. Set by join() */
     /* A connection proved the token for `channel`. FALSE: it is to be rejected, and `id` is still the
      * caller's. */
     gboolean (*take)(RmVerbsAcceptor *acceptor, struct rdma_cm_id *id, unsigned channel, GError **error);

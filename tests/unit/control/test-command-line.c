@@ -21,7 +21,7 @@ static gboolean parse(const char *text, RmCommonOptions *options, char **ret_tex
     const GOptionEntry entries[] = {{"fruit", 0, 0, G_OPTION_ARG_STRING, &texts.fruit, "which", "NAME"},
                                     {NULL}};
     *options = (RmCommonOptions){0};
-    gboolean ok = rm_command_line_parse(&texts.line, entries, "Summary.", words, ret_text, &error) &&
+    gboolean ok = rm_command_line_parse(&texts.line, NULL, entries, "Summary.", words, ret_text, &error) &&
                   rm_command_line_common(&texts.line, options, &error);
     if (!ok) {
         g_assert_error(error, RM_ERROR, RM_REASON_USAGE);

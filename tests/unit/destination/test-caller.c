@@ -53,7 +53,7 @@ static void rig_init(Rig *rig, gboolean tls)
     rig->options.common.tls_creds = tls ? rig->creds : NULL;
     rig->options.max_sessions = 1;
     rig->daemon = rm_daemon_new(&rig->options);
-    g_assert_true(rm_daemon_reload(rig->daemon, &error));
+    g_assert_true(rm_daemon_reload(rig->daemon, rig->options.tls_allow, &error));
     rig->session = (RmDaemonSession){.id = (char *)"one", .token = {1, 2, 3}};
     rig->session.pass = rm_gate_enter(rig->daemon->gate, NULL, STDIN_FILENO);
     g_assert_true(rm_daemon_add(rig->daemon, &rig->session, &error));
@@ -248,7 +248,7 @@ static void test_reload(void)
     g_autoptr(RmAccess) before = rm_daemon_access(rig.daemon);
     g_autofree char *path = g_build_filename(rig.creds, "server-key.pem", NULL);
     g_assert_true(g_file_set_contents(path, "rubbish", -1, NULL));
-    g_assert_false(rm_daemon_reload(rig.daemon, &error));
+    g_assert_false(rm_daemon_reload(rig.daemon, rig.options.tls_allow, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_TLS);
     g_autoptr(RmAccess) after = rm_daemon_access(rig.daemon);
     g_assert_true(after == before);
@@ -257,7 +257,7 @@ static void test_reload(void)
     write_certificate(rig.creds, "server-cert.pem", &own);
     write_key(rig.creds, "server-key.pem", &own);
     issued_clear(&own);
-    g_assert_true(rm_daemon_reload(rig.daemon, NULL));
+    g_assert_true(rm_daemon_reload(rig.daemon, rig.options.tls_allow, NULL));
     g_autoptr(RmAccess) renewed = rm_daemon_access(rig.daemon);
     g_assert_true(renewed != before);
     rig_clear(&rig);

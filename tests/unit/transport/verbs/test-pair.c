@@ -27,7 +27,9 @@ static void run_rounds(const RigParams *params, unsigned rounds)
         g_assert_cmpuint(rig->rx->ops->payload_bytes(rig->rx), ==, posted);
     }
     g_assert_cmpuint(rig->tx->ops->wire_bytes(rig->tx), >, posted);
+    g_assert_cmpuint(rig->rx->ops->registered_bytes(rig->rx), >, 0);
     rig->rx->ops->stop(rig->rx);
+    g_assert_cmpuint(rig->rx->ops->registered_bytes(rig->rx), ==, 0);
     for (unsigned i = 0; i < rig->from->len; i++)
         blocks_assert_equal(rig, i);
 }

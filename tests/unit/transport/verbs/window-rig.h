@@ -105,7 +105,8 @@ static inline Path *path_up(const RigParams *params)
     g_assert_cmpint(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), ==, 0);
     path->near = path_control(fds[0]);
     path->far = path_control(fds[1]);
-    path->registrar = rm_registrar_new(path->far, rig->rx, rig->to, params->chunk_size, params->channels);
+    path->registrar =
+        rm_registrar_new(path->far, rig->rx, rig->to, params->chunk_size, params->channels, NULL);
     path->answers = g_thread_new("answers", path_answers, path);
     path->pages = g_ptr_array_new_with_free_func((GDestroyNotify)rm_bitmap_free);
     for (guint i = 0; i < rig->from->len; i++)
