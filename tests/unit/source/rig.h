@@ -31,6 +31,7 @@ typedef struct {
     int far_fd; /* of `far`, which owns it */
     GThread *answers;
     RmBlock *state;     /* the device state as it arrived */
+    GMutex asked_lock;  /* of the next */
     GPtrArray *asked;   /* char*: the types of all requests */
     RmReason no_commit; /* answer `commit` with this failure; RM_REASON_PEER_LOST: with none, and hang up */
     gboolean swallow_commit; /* don't answer it */
@@ -74,7 +75,9 @@ static inline json_object *rig_answer_switchover(Rig *rig, json_object *message)
 static inline json_object *rig_answer(Rig *rig, json_object *message)
 {
     g_autoptr(GError) error = NULL;
+    g_mutex_lock(&rig->asked_lock);
     g_ptr_array_add(rig->asked, g_strdup(rm_message_type(message)));
+    g_mutex_unlock(&rig->asked_lock);
     if (strcmp(rm_message_type(message), RM_MSG_REGISTER) == 0) {
         g_autoptr(RmRegister) request =
             rm_register_decode(message, rig->target_blocks, rig->session->accept->chunk_size, &error);
@@ -190,6 +193,7 @@ static inline void rig_free(Rig *rig)
     rm_rx_free(rig->rx);
     rm_block_free(rig->state);
     g_ptr_array_unref(rig->asked);
+    g_mutex_clear(&rig->asked_lock);
     g_ptr_array_unref(rig->target_blocks);
     rm_guest_free(rig->target);
     rm_reporter_free(rig->reporter);

@@ -18,7 +18,18 @@ static Rig *rig_in_precopy(void)
 
 static gboolean was_asked(Rig *rig, const char *type)
 {
-    return g_ptr_array_find_with_equal_func(rig->asked, type, g_str_equal, NULL);
+    g_mutex_lock(&rig->asked_lock);
+    gboolean asked = g_ptr_array_find_with_equal_func(rig->asked, type, g_str_equal, NULL);
+    g_mutex_unlock(&rig->asked_lock);
+    return asked;
+}
+
+/* Of what was sent without waiting for an answer, which the far end may yet have to take in. */
+static void wait_asked(Rig *rig, const char *type)
+{
+    for (unsigned i = 0; i < 2000 && !was_asked(rig, type); i++)
+        g_usleep(10000);
+    g_assert_true(was_asked(rig, type));
 }
 
 static Oracle *oracle_for(Rig *rig, const char *fate, gboolean done)
@@ -186,7 +197,7 @@ static void test_resumed_by_another(void)
     rm_guest_fake_set_hook(rig->session->guest, resume_in_poll, NULL);
     g_assert_false(rm_switchover_run(rig->session, &error));
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_GUEST_STATE);
-    g_assert_true(was_asked(rig, RM_MSG_LOAD));
+    wait_asked(rig, RM_MSG_LOAD);
     g_assert_false(was_asked(rig, RM_MSG_COMMIT));
     rig_free(rig);
 }
@@ -210,7 +221,7 @@ static void test_recheck_while_loading(void)
     rm_guest_fake_fail(rig->session->guest, "recheck", RM_REASON_RAM_WRITERS);
     g_assert_false(rm_switchover_run(rig->session, &error));
     g_assert_cmpint(rm_error_reason(error), ==, RM_REASON_RAM_WRITERS);
-    g_assert_true(was_asked(rig, RM_MSG_LOAD));
+    wait_asked(rig, RM_MSG_LOAD);
     g_assert_false(was_asked(rig, RM_MSG_COMMIT));
     g_assert_cmpint(rig->session->state, ==, RM_STATE_SWITCHOVER); /* hence rolled back */
     g_clear_error(&error);
