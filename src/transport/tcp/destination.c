@@ -127,7 +127,8 @@ static void receive_failure(Channel *channel, int code, gboolean between)
     if (code == -ENODATA && between) {
         rm_failure_set(failure, RM_BARRIER_LEFT, RM_REASON_PEER_LOST,
                        "data channel %u: the source closed the connection", channel->index);
-    } else if (code == -ENODATA || code == -EPIPE || code == -ECONNRESET) {
+    } else if (code == -ENODATA || code == -EPIPE || code == -ECONNRESET ||
+               (code == -ECONNABORTED && !between)) {
         rm_failure_set(failure, -EPIPE, RM_REASON_PEER_LOST,
                        "data channel %u: the source's connection broke in the middle of a frame",
                        channel->index);

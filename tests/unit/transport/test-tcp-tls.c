@@ -272,13 +272,13 @@ static void test_abort_while_blocked(void)
     for (uint64_t before = 0, now; (now = pair->tx->ops->wire_bytes(pair->tx)) != before || now == 0;
          before = now)
         g_usleep(50000);
-    pair->rx->ops->abort(pair->rx);
-    pair->rx->ops->stop(pair->rx); /* joins its receiver */
-    pair->tx->ops->abort(pair->tx);
-    g_thread_join(thread); /* the test's time-out is the bound */
+    pair->tx->ops->abort(pair->tx); /* first: it would hear of the other's end */
+    g_thread_join(thread);          /* the test's time-out is the bound */
     g_assert_cmpint(poster.code, ==, -ECANCELED);
     g_assert_false(pair->tx->ops->error(pair->tx, &error));
     g_assert_error(error, RM_ERROR, RM_REASON_CANCELLED);
+    pair->rx->ops->abort(pair->rx);
+    pair->rx->ops->stop(pair->rx); /* joins its receiver */
 }
 
 /* ---- ends ---- */
