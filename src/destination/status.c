@@ -23,7 +23,9 @@ static json_object *daemon_status(RmDaemon *daemon)
     gpointer value;
     json_object *status = json_object_new_object();
     json_object *sessions = json_object_new_array();
-    const char *host = daemon->options->host != NULL ? daemon->options->host : "127.0.0.1";
+    const char *host = daemon->options->host != NULL           ? daemon->options->host
+                       : rm_listen_everywhere(daemon->options) ? "*"
+                                                               : "127.0.0.1";
     g_autofree char *address =
         g_strdup_printf(strchr(host, ':') != NULL ? "[%s]:%u" : "%s:%u", host, (unsigned)daemon->port);
     g_mutex_lock(&daemon->lock);

@@ -37,6 +37,7 @@ RmView *rm_view_new(const RmHello *hello, const char *peer)
     view->guest = g_strdup(hello->guest_name);
     view->peer = g_strdup(peer);
     view->dry_run = hello->dry_run;
+    view->state = hello->dry_run ? RM_STATE_PREFLIGHT : RM_STATE_CONNECTING;
     view->begin_us = g_get_monotonic_time();
     view->begin_wall_us = g_get_real_time();
     g_mutex_init(&view->lock);
@@ -67,10 +68,13 @@ static gboolean lock(RmView *view)
     return view != NULL;
 }
 
+/* Checks are done, in the table's words, as soon as they have passed; the guest is its source's all the same.
+ */
 void rm_view_state(RmView *view, RmState state)
 {
-    if (!lock(view))
+    if (view == NULL || view->dry_run)
         return;
+    g_mutex_lock(&view->lock);
     int64_t now = g_get_monotonic_time();
     if (state == RM_STATE_PREPARED)
         view->load_us = now - view->state_us;

@@ -74,6 +74,21 @@ static void test_cancel(void)
     rm_view_free(view);
 }
 
+/* Nothing is the destination's for having been checked. */
+static void test_dry_run(void)
+{
+    RmHello hello = {.session = (char *)SESSION, .guest_name = (char *)"guest", .dry_run = TRUE};
+    RmView *view = rm_view_new(&hello, "10.0.0.1:4711");
+    rm_view_state(view, RM_STATE_DONE);
+    rm_autojson status = rm_view_status(view, 0);
+    const char *state, *owner;
+    g_assert_true(rm_json_string(status, "state", &state, NULL));
+    g_assert_true(rm_json_string(status, "owner", &owner, NULL));
+    g_assert_cmpstr(state, ==, "preflight");
+    g_assert_cmpstr(owner, ==, "source");
+    rm_view_free(view);
+}
+
 /* A session that never converges: the report stays small, its sums stay right. */
 static void test_many_rounds(void)
 {
@@ -129,6 +144,7 @@ int main(int argc, char **argv)
     g_test_add_func("/view/registered", test_registered);
     g_test_add_func("/view/landed", test_landed);
     g_test_add_func("/view/cancel", test_cancel);
+    g_test_add_func("/view/dry-run", test_dry_run);
     g_test_add_func("/view/many-rounds", test_many_rounds);
     return g_test_run();
 }
