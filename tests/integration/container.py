@@ -5,7 +5,7 @@ enter() runs the calling program again inside: an overlay of this host's root, w
 network (a loopback), cgroups, /run, /tmp and /dev/shm of its own. systemd is started there with the units in
 /run/units and no others. When the program ends, its process 1 is killed, and the kernel ends all that is left.
 
-systemd-nspawn was tried first: it has the kernel filter system calls that a guardian, ptrace or userfaultfd want, and
+Not by systemd-nspawn: it has the kernel filter system calls that a guardian, ptrace or userfaultfd want, and
 drops capabilities, which are just what is to be tested; and it wants a cgroup hierarchy that systemd owns.
 """
 import os
