@@ -25,7 +25,8 @@ NUMBERS = {"DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "IPC_LOCK": 14, "SYS_PTRAC
 # What root has here: some containers and VMs lack one or the other.
 BOUNDING = int(re.search(r"^CapBnd:\t(\w+)$", Path("/proc/self/status").read_text(), re.M)[1], 16)
 NOBODY = 65534
-SLOW = "--max-bandwidth", "20M", "--downtime-limit", "2s"
+# Some six seconds in the first round: the status is told once a second.
+SLOW = "--max-bandwidth", "4M", "--downtime-limit", "2s"
 
 
 def systemctl(*words, check=True):
