@@ -107,7 +107,7 @@ static gboolean cursor_has_key(const Cursor *cursor, const char *key)
 {
     size_t length = strlen(key);
     return strncmp(cursor->current, key, length) == 0 &&
-           cursor->current[length + strspn(cursor->current + length, " \t")] == '=';
+           cursor->current[length + strspn(cursor->current + length, " \t\r\f\v")] == '=';
 }
 
 /* The first line that GKeyFile would not take; 0: none was found. */

@@ -46,7 +46,7 @@ typedef struct {
     GIOStream *stream;   /* the control connection, borrowed: data channels must show the same certificate */
     RmPass *pass;        /* of that connection, borrowed */
     GCancellable *cancel;
-    RmLogContext *log; /* its thread's, borrowed */
+    RmLogContext *log;   /* its thread's, borrowed */
     struct RmView *view; /* what others may see of it; lives for as long as the session is in the registry */
 } RmDaemonSession;
 

@@ -23,6 +23,17 @@
     if (__atomic_load_n(&real, __ATOMIC_RELAXED) == NULL)                                                    \
     __atomic_store_n(&real, (__typeof__(name) *)dlsym(RTLD_NEXT, #name), __ATOMIC_RELAXED)
 
+/* Whoever drops the last reference has seen all that was done under the others. */
+QUIET gboolean(g_atomic_ref_count_dec)(gatomicrefcount *count)
+{
+    REAL(g_atomic_ref_count_dec);
+    __tsan_release(count);
+    gboolean last = real(count);
+    if (last)
+        __tsan_acquire(count);
+    return last;
+}
+
 QUIET void g_mutex_lock(GMutex *mutex)
 {
     REAL(g_mutex_lock);

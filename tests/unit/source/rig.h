@@ -23,6 +23,7 @@ typedef struct {
     char *state_folder;
     RmSendOptions options;
     RmSession *session;
+    RmJournal *journal; /* the session's */
     RmReporter *reporter;
     RmGuest *target; /* the destination's guest */
     GPtrArray *target_blocks;
@@ -53,7 +54,7 @@ static inline json_object *rig_answer_switchover(Rig *rig, json_object *message)
     if (strcmp(type, RM_MSG_LOAD) == 0)
         return rm_json_message(RM_MSG_PREPARED);
     if (strcmp(type, RM_MSG_COMMIT) == 0) {
-        rig->at_commit = latest(rig->session->journal);
+        rig->at_commit = latest(rig->journal);
         json_object *reply =
             rm_json_message(rig->no_commit == RM_REASON_NONE ? RM_MSG_RUNNING : RM_MSG_FAILED);
         if (rig->no_commit != RM_REASON_NONE)
@@ -133,7 +134,7 @@ static inline Rig *rig_new_full(const char *const *names, const uint64_t *sizes,
     rig->reporter = rm_reporter_new(RM_STYLE_QUIET, "00000000-0000-0000-0000-000000000000");
     RmSession *session = rig->session = rm_session_new(&rig->options, rig->reporter, SESSION);
     rig->state_folder = state_folder_new();
-    session->journal = create(SESSION, RM_SIDE_SOURCE, RM_STATE_PRECOPY);
+    rig->journal = session->journal = create(SESSION, RM_SIDE_SOURCE, RM_STATE_PRECOPY);
     session->guest = rm_guest_fake_new(RM_GUEST_RUNNING, names, sizes, n, &error);
     g_assert_no_error(error);
     rig->target = rm_guest_fake_new(RM_GUEST_WAITING, names, sizes, n, &error);
@@ -185,10 +186,10 @@ static inline Rig *rig_new(const char *const *names, const uint64_t *sizes, unsi
 
 static inline void rig_free(Rig *rig)
 {
-    RmJournal *journal = g_steal_pointer(&rig->session->journal); /* which the answers look into */
+    rig->session->journal = NULL; /* which the answers look into */
     rm_session_free(rig->session);
     g_thread_join(rig->answers);
-    rm_journal_close(journal);
+    rm_journal_close(rig->journal);
     rm_control_free(rig->far);
     rm_rx_free(rig->rx);
     rm_block_free(rig->state);

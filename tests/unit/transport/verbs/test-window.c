@@ -333,7 +333,8 @@ static void run_pin_all(const RigParams *params)
     g_assert_no_error(error);
     g_assert_cmpuint(rig_allocated(from), ==, allocated); /* holes are not registered */
     g_assert_cmpuint(fake_verbs_counts().remote_bytes, ==, from->size);
-    /* The rings to copy through: with a window each channel's, else of the one whose granules are not whole. */
+    /* The rings to copy through: with a window each channel's, else of the one whose granules are not whole.
+     */
     uint64_t rings = params->max_pinned_from != 0 ? params->channels * MIB : RM_POST_BYTES_MAX;
     g_assert_cmpuint(fake_verbs_counts().local_bytes, ==, from->size - 3 * MIB + rings);
     g_assert_false(fake_verbs_was_registered(from->map + 5 * MIB, 3 * MIB, 0));
